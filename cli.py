@@ -1,0 +1,5 @@
+"""The command line of a checkout: python cli.py chat."""
+
+from splashlite.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The terminal: one reply as a filter, or a conversation."""

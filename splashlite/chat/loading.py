@@ -1,0 +1,42 @@
+"""Waiting for the engine while the prompt is already there."""
+
+from splashlite.chat.numbers import first_line, size
+
+
+class Loading:
+    """What is known about a load: a line while it lasts, the chat's first line when it is done."""
+
+    def __init__(self, screen, width: int | None = None):
+        self._screen, self._width = screen, width
+        self._line = "loading"
+        self._announced = False
+        self.worker = None
+
+    def progress(self, label: str, done: int, total: int | None) -> None:
+        """A load's report of its bytes; called on the engine's thread."""
+        self._line = bar(label, done, total, size)
+
+    def line(self) -> str:
+        return self._line
+
+    def done(self) -> bool:
+        return self.worker.engine.done()
+
+    def finish(self) -> None:
+        """Say once which engine answers. Raises what made the load fail."""
+        engine = self.worker.engine.result()
+        if not self._announced:
+            self._announced = True
+            self._screen.dim(first_line(engine.describe(), self._width))
+
+
+def bar(label: str, done: int, total: int | None, unit) -> str:
+    """One line of progress; `unit` puts an amount into words."""
+    if not total:
+        return f"{label} {unit(done)}" if done else label
+    full = min(20, 20 * done // total)
+    return f"{label} {'━' * full}{'─' * (20 - full)} {unit(done)} of {unit(total)}"
+
+
+def tokens(count: int) -> str:
+    return f"{count:,} tokens"

@@ -1,0 +1,80 @@
+"""The lines around a reply: which engine answers, and what the reply cost."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+DOT = " · "
+
+
+def size(count: float) -> str:
+    """Bytes in the unit a person would use (decimal, as disks and memory are sold)."""
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def first_line(facts: dict, width: int | None = None) -> str:
+    """Which target, drafter, quantization, width and memory; from `Engine.describe()`, where nothing is required."""
+    target = str(facts.get("target") or "unknown target")
+    number = ", ".join(str(facts[name]) for name in ("quantization", "dtype") if facts.get(name))
+    drafter, width = facts.get("drafter"), width or facts.get("width") or facts.get("block_size")
+    parts = [
+        f"{target} ({number})" if number else target,
+        f"drafter {drafter}" if drafter else "no drafter",
+        f"width {width}" if drafter and width else "",
+        f"{size(facts['memory_bytes'])} in memory" if facts.get("memory_bytes") else "",
+    ]
+    return DOT.join(part for part in parts if part)
+
+
+def last_line(stats, finish_reason: str | None, context: int) -> str:
+    """Tokens, speed, acceptance length, cached tokens, and whether the drafter was used, of one reply."""
+    parts = [
+        f"{stats.completion_tokens:,} token{'s' if stats.completion_tokens != 1 else ''}",
+        f"{stats.decode_tps:.1f} tok/s" if stats.decode_tps else "",
+        f"{stats.acceptance_length:.2f} tokens per cycle" if stats.acceptance_length else "",
+        f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} prompt tokens cached",
+        f"speculation {stats.speculation}",
+    ]
+    if finish_reason == "length":
+        full = stats.prompt_tokens + stats.completion_tokens >= context
+        parts.append(f"cut: the context of {context:,} tokens is full" if full else "cut at max_tokens")
+    return DOT.join(part for part in parts if part)
+
+
+@dataclass
+class Totals:
+    """Sums over the replies of one chat."""
+
+    replies: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cycles: int = 0
+    accepted: Counter = field(default_factory=Counter)
+
+    def add(self, stats) -> None:
+        self.replies += 1
+        self.prompt_tokens += stats.prompt_tokens
+        self.cached_tokens += stats.cached_tokens
+        self.completion_tokens += stats.completion_tokens
+        self.cycles += stats.cycles
+        self.accepted.update(dict(enumerate(stats.accepted)))
+
+    def lines(self) -> list[str]:
+        """The totals in words, with a histogram of how many drafts survived a cycle."""
+        if not self.replies:
+            return ["nothing was answered yet"]
+        lines = [
+            f"{self.replies:,} {'reply' if self.replies == 1 else 'replies'}, {self.completion_tokens:,} tokens",
+            f"{self.cached_tokens:,} of {self.prompt_tokens:,} prompt tokens were cached",
+        ]
+        drafts = {kept: count for kept, count in sorted(self.accepted.items()) if count}
+        if sum(drafts.values()):
+            most = max(drafts.values())
+            mean = sum((kept + 1) * count for kept, count in drafts.items()) / sum(drafts.values())
+            lines.append(f"{sum(drafts.values()):,} cycles, {mean:.2f} tokens per cycle; drafts kept per cycle:")
+            lines += [f"{kept:>4}  {'█' * max(1, round(24 * n / most))} {n:,}" for kept, n in drafts.items()]
+        return lines

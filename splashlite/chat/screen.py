@@ -1,0 +1,147 @@
+"""What the terminal shows: replies that only grow, and short-lived lines that clean up after themselves."""
+
+import os
+import sys
+import textwrap
+from contextlib import contextmanager
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.control import Control, ControlType
+from rich.table import Table
+from rich.text import Text
+
+from splashlite.chat.inline import Run
+from splashlite.chat.markdown import Markdown
+from splashlite.chat.visible import visible
+
+WIDEST = 100  # cells; longer lines are hard to read
+WINDOW = 5  # rows of thinking shown while it goes on
+
+
+class Screen:
+    """One terminal. Everything that came from a model or a person passes `visible` before it is shown."""
+
+    def __init__(self, console: Console | None = None):
+        self.console = console or Console(highlight=False, markup=False, emoji=False)
+        self.lively = self.console.is_terminal and not self.console.is_dumb_terminal
+        self._rows: list[str] = []  # of the short-lived region
+        self._markdown: Markdown | None = None
+        self._at_start = True
+
+    def width(self) -> int:
+        return max(10, min(self.console.width - 2, WIDEST))
+
+    def line(self, text: str, style: str = "") -> None:
+        """A line of ours, wrapped at spaces."""
+        self.erase()
+        self.console.print(Text(visible(text), style), width=max(10, min(self.console.width, WIDEST)))
+
+    def dim(self, text: str) -> None:
+        self.line(text, "dim")
+
+    def error(self, text: str) -> None:
+        self.line(text, "red")
+
+    def show(self, renderable) -> None:
+        self.erase()
+        self.console.print(renderable)
+
+    def say(self, text: str) -> None:
+        """More of a reply, as Markdown where the terminal can show it."""
+        text = visible(text)
+        if not self.lively:
+            self._write([(text, "")])
+            return
+        if self._markdown is None:
+            self._markdown = Markdown(self.width)
+        self._write(self._markdown.feed(text))
+        if self._markdown.waiting:
+            self.status(f"a table, {self._markdown.waiting} rows")
+
+    def say_drafted(self, parts: list[tuple[str, bool]]) -> None:
+        """More of a reply as plain text, with what the drafter proposed tinted."""
+        tint = "underline" if self.console.no_color else "green"
+        self._write([(visible(text), tint if drafted else "") for text, drafted in parts])
+
+    def end_reply(self) -> None:
+        """Show what was held back and leave the cursor at the start of a line."""
+        self.erase()
+        if self._markdown is not None:
+            self._write(self._markdown.finish())
+            self._markdown = None
+        if not self._at_start:
+            self.console.print()
+            self._at_start = True
+
+    def thinking(self, text: str) -> None:
+        """The last rows of a thought, in place of those shown before."""
+        rows = []
+        for line in visible(text).splitlines()[-WINDOW:]:
+            rows += textwrap.wrap(line, self.width() - 2) or [""]
+        self._draw(["thinking", *("  " + row for row in rows[-WINDOW:])])
+
+    def status(self, text: str) -> None:
+        """A short-lived line about what is being waited for; the next output replaces it."""
+        self._draw([text])
+
+    def erase(self) -> None:
+        """Take the short-lived region away, however the terminal was resized meanwhile."""
+        if self._rows:
+            height = sum(-(-max(1, cell_len(row)) // self.console.width) for row in self._rows)
+            up = [(ControlType.CURSOR_UP, 1), (ControlType.ERASE_IN_LINE, 2)]
+            codes = [ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *(up * (height - 1))]
+            self.console.control(Control(*codes))
+            self._rows = []
+
+    def _draw(self, rows: list[str]) -> None:
+        if not self.lively:
+            return
+        with self.console:
+            self.erase()
+            self._rows = [row[: self.console.width - 1] for row in rows]
+            self.console.print(Text("\n".join(self._rows), "dim"), end="", soft_wrap=True)
+
+    def _write(self, shown: list[Run | Table]) -> None:
+        if not shown:
+            return
+        with self.console:
+            self.erase()
+            text = Text()
+            for part in [*shown, None]:
+                if isinstance(part, tuple):
+                    text.append(*part)
+                    continue
+                self.console.print(text, end="", soft_wrap=True)
+                text = Text()
+                if part is not None:
+                    self.console.print(part)
+        last = shown[-1]
+        self._at_start = not isinstance(last, tuple) or last[0].endswith("\n")
+
+
+@contextmanager
+def silent_keyboard():
+    """Keys typed while a reply is written do not land in the middle of it; they wait for the next prompt."""
+    try:
+        import termios
+
+        descriptor = sys.stdin.fileno()
+        saved = termios.tcgetattr(descriptor)
+    except (ImportError, OSError, ValueError):
+        yield
+        return
+    quiet = list(saved)
+    quiet[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSANOW, quiet)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSANOW, saved)
+
+
+def restore_terminal() -> None:
+    """Leave no style behind when the chat ends in the middle of something."""
+    if sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        sys.stdout.write("\x1b[0m")
+        sys.stdout.flush()

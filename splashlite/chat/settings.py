@@ -1,0 +1,117 @@
+"""What a person may set about a reply: one table for the command line's options and the chat's /set."""
+
+import json
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from splashlite.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One argument of `Engine.stream`: how it is read from text, what is allowed, and what it does."""
+
+    name: str
+    read: Callable[[str], object]
+    allowed: str
+    help: str
+
+    def parse(self, text: str) -> object:
+        """The value that `text` stands for. Raises UsageError when it is none of the allowed ones."""
+        try:
+            return self.read(text.strip())
+        except (ValueError, KeyError):
+            raise UsageError(f"{self.name} must be {self.allowed}, not {text.strip()!r}") from None
+
+    @property
+    def option(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+
+def number(low: float, high: float, *, above: bool = False) -> Callable[[str], float]:
+    """A reader for a number in [low, high]; `above` leaves `low` itself out."""
+
+    def read(text: str) -> float:
+        value = float(text)
+        if not low <= value <= high or (above and value == low):
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def whole(low: int, high: int = 2**63 - 1) -> Callable[[str], int]:
+    """A reader for a whole number in [low, high]; digits may be grouped, as in 4,096."""
+
+    def read(text: str) -> int:
+        value = int(text.replace(",", ""))
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return read
+
+
+def switch(text: str) -> bool:
+    return {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}[text.lower()]
+
+
+def texts(text: str) -> list[str]:
+    """Stop strings: quoted as in a shell, with \\n and \\t inside them meaning what they look like."""
+    words = [json.loads(f'"{word}"') if "\\" in word else word for word in shlex.split(text.replace("\\", "\\\\"))]
+    if not words or "" in words:
+        raise ValueError(text)
+    return words
+
+
+def biases(text: str) -> dict[int, float]:
+    pairs = [pair.partition("=") for pair in text.replace(",", " ").split()]
+    if not pairs:
+        raise ValueError(text)
+    return {whole(0)(token): number(-100, 100)(bias) for token, _, bias in pairs}
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("max_tokens", whole(0), "a whole number, 0 or more", "the longest reply, in tokens"),
+        Setting("temperature", number(0, 100), "a number, 0 or more", "0 always takes the likeliest token"),
+        Setting("top_k", whole(0), "a whole number, 0 or more (0: off)", "sample among the k likeliest tokens"),
+        Setting("top_p", number(0, 1, above=True), "a number above 0, at most 1 (1: off)",
+                "sample among the likeliest tokens that hold this much probability"),
+        Setting("min_p", number(0, 1), "a number from 0 (off) to 1",
+                "drop tokens below this share of the likeliest token's probability"),
+        Setting("presence_penalty", number(-2, 2), "a number from -2 to 2 (0: off)",
+                "taken from the logit of every token that was said"),
+        Setting("frequency_penalty", number(-2, 2), "a number from -2 to 2 (0: off)",
+                "taken from a token's logit each time it was said"),
+        Setting("repetition_penalty", number(0, 100, above=True), "a number above 0 (1: off)",
+                "divides the logits of tokens that were used"),
+        Setting("logit_bias", biases, "token=bias pairs such as 42=-5,17=2, biases from -100 to 100",
+                "added to the logits of these token ids"),
+        Setting("seed", whole(0), "a whole number, 0 or more", "the same seed gives the same reply"),
+        Setting("stop", texts, "one or more texts, quoted where they hold spaces", "a reply ends before any of these"),
+        Setting("width", whole(1), "a whole number, 1 or more", "rows verified per cycle: drafts plus one"),
+        Setting("speculative", switch, "on or off", "whether the drafter is used"),
+    )
+}
+
+
+def setting(name: str) -> Setting:
+    """The setting of that name, dashes and case aside. Raises UsageError when there is none."""
+    found = SETTINGS.get(name.strip().lower().replace("-", "_"))
+    if found is None:
+        raise UsageError(f"there is no setting {name!r}: choose one of {', '.join(SETTINGS)}")
+    return found
+
+
+def written(value: object) -> str:
+    """A value in the form that `Setting.parse` reads."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, dict):
+        return ",".join(f"{token}={bias:g}" for token, bias in value.items())
+    if isinstance(value, list):
+        return " ".join(shlex.quote(text.replace("\n", "\\n").replace("\t", "\\t")) for text in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,156 @@
+"""The commands. Each imports its front only when it is called, so that --help never waits for MLX."""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from splashlite.chat.settings import SETTINGS, Setting
+from splashlite.errors import SplashliteError, UsageError
+
+
+class Value(click.ParamType):
+    """A click type that reads a setting the way the chat's /set does."""
+
+    def __init__(self, setting: Setting):
+        self.name, self._setting = "value", setting
+
+    def convert(self, value, param, ctx):
+        try:
+            return self._setting.parse(value) if isinstance(value, str) else value
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+def reply_options(function):
+    """Every setting of a reply as an option, gathered in `settings` without those that were not given."""
+
+    def gathered(**arguments):
+        settings = {name: arguments.pop(name) for name in SETTINGS}
+        settings["stop"] = list(settings["stop"]) or None
+        return function(settings={name: value for name, value in settings.items() if value is not None}, **arguments)
+
+    gathered.__name__, gathered.__doc__ = function.__name__, function.__doc__
+    for setting in reversed(SETTINGS.values()):
+        words = f"{setting.help[0].upper()}{setting.help[1:]}"
+        if setting.name == "stop":
+            gathered = click.option("--stop", multiple=True, help=f"{words}; may be repeated.")(gathered)
+        else:
+            gathered = click.option(
+                setting.option, setting.name, type=Value(setting), help=f"{words}: {setting.allowed}."
+            )(gathered)
+    return gathered
+
+
+def load_options(function):
+    """Which pair, and in which form."""
+    for option in reversed((
+        click.argument("pair", required=False),
+        click.option("--target", help="Another target: a repo id or a folder."),
+        click.option("--drafter", help="Another drafter: a repo id or a folder."),
+        click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded."),
+        click.option("--context", type=click.IntRange(min=1), help="The longest prompt and reply together, in tokens."),
+    )):
+        function = option(function)
+    return function
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+@click.version_option(package_name="splashlite")
+def splashlite(debug):
+    """Run a language model with its drafter: the same answers, sooner."""
+
+
+@splashlite.command()
+@load_options
+@click.option("--prompt", "-p", help="What to ask; - reads standard input, as does leaving it out.")
+@click.option("--system", help="A system message.")
+@click.option("--raw", is_flag=True, help="Continue the prompt as plain text, without the chat template.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object with text, tokens and numbers.")
+@reply_options
+def generate(pair, prompt, system, raw, as_json, settings, **halves):
+    """Answer one prompt.
+
+    \b
+    splashlite generate --prompt "Name three rivers."
+    splashlite generate incoai/Qwen3.8-27B-DFlash2 --json < question.txt
+    """
+    from splashlite.chat import once
+
+    text = once.read_prompt(prompt)
+    messages = [{"role": "system", "content": system}] if system else []
+    messages.append({"role": "user", "content": text})
+    settings.setdefault("max_tokens", 256)
+    once.answer(partial(load, pair, **halves), text if raw else messages, as_json=as_json, **settings)
+
+
+@splashlite.command()
+@load_options
+@click.option("--system", help="A system message.")
+@click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), help="A text to start from; may be repeated.")
+@click.option("--think", type=click.Choice(["on", "off"]), help="Whether the model thinks before it answers.")
+@reply_options
+def chat(pair, system, files, think, settings, **halves):
+    """Chat in the terminal; without a terminal, answer standard input.
+
+    \b
+    splashlite chat
+    splashlite chat incoai/Qwen3.8-27B-DFlash2 --file report.md
+    git diff | splashlite chat --system "Review this change."
+    """
+    from splashlite.chat import once
+    from splashlite.chat.conversation import Conversation, with_files
+
+    conversation = Conversation(system, document=with_files(files))
+    thinks = {"on": True, "off": False}.get(think)
+    loader = partial(load, pair, **halves)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        from splashlite.chat import repl
+
+        return repl.run(loader, conversation, settings, thinks)
+    conversation.ask(once.read_prompt(None, conversation.document))
+    template = {} if thinks is None else {"enable_thinking": thinks}
+    once.answer(loader, conversation.messages, chat_template_kwargs=template, **settings)
+
+
+def load(pair, progress, *, target, drafter, draft_bits, context):
+    """The engine that `load_options` describe; progress(label, done_bytes, total_bytes) hears of downloads."""
+    import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
+    from splashlite.engine import open_pair
+    from splashlite.pairs.resolve import resolve
+
+    resolved = resolve(pair, target=target, drafter=drafter)
+    return open_pair(resolved, draft_bits=int(draft_bits) if draft_bits else None, context=context, progress=progress)
+
+
+def main() -> None:
+    """The console command: errors in one sentence, exit code 1; wrong usage 2; Ctrl-C 130."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    debug = "--debug" in arguments
+    try:
+        return splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        if debug:
+            raise
+        print(f"splashlite: {explained(error)}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def explained(error: Exception) -> str:
+    if isinstance(error, SplashliteError):
+        return str(error)
+    return f"this is a bug, {type(error).__name__}: {error} (run it again with --debug for where)"

@@ -1,0 +1,1 @@
+"""The decode loop and what it needs; it knows no model family."""

@@ -1,0 +1,300 @@
+"""One pair, its tokenizer and its state: the same path for every front."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from time import perf_counter
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from splashlite import blas, kernels
+from splashlite.decode import width as widths
+from splashlite.decode.loop import Loop
+from splashlite.decode.sampling import Params, Sampler
+from splashlite.decode.stats import Stats
+from splashlite.drafter import load_drafter
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.pairs.check import check_match
+from splashlite.pairs.fetch import fetch
+from splashlite.pairs.resolve import Pair, resolve
+from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
+from splashlite.sessions import Session
+from splashlite.target import Target, load_target
+from splashlite.target.load import activation_dtype
+from splashlite.text import TextStream, check_stop
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one cycle added to a reply. `drafted` says of each token whether the drafter proposed it."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: str | None
+    stats: Stats
+    drafted: list[bool]
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A whole reply. `tokens` does not include an end token; finish_reason is "stop", "length", or "cancelled" after Engine.stop()."""
+
+    text: str
+    tokens: list[int]
+    finish_reason: str
+    stats: Stats
+
+
+def load(name=None, *, target=None, drafter=None, draft_bits=None, dtype=None, context=None) -> "Engine":
+    """Load a pair, downloading what is missing.
+
+    name: a pair known by name ("smollm2-135m", the default), a drafter's repo id or a drafter folder. target, drafter: a
+    repo id or a folder (or .gguf file) that replaces that half. draft_bits: quantize the drafter to 4 or 8 bits. dtype:
+    "float32", "bfloat16" or "float16". context: the largest number of tokens of prompt and reply together; None is what
+    the model was trained for. Raises SplashliteError (UsageError for a wrong argument).
+    """
+    return open_pair(resolve(name, target=target, drafter=drafter), draft_bits=draft_bits, dtype=dtype, context=context)
+
+
+def open_pair(
+    pair: Pair,
+    *,
+    draft_bits: int | None = None,
+    dtype: str | None = None,
+    context: int | None = None,
+    progress: Callable[[str, int, int | None], None] | None = None,
+) -> "Engine":
+    """`load` for a resolved pair; progress(label, done_bytes, total_bytes) hears of downloads."""
+    target_path = fetch(pair.target, progress=progress)
+    drafter_path = fetch(pair.drafter, progress=progress) if pair.drafter is not None else None
+    model, config = load_target(target_path, dtype=dtype)
+    drafter, taps = None, ()
+    if drafter_path is not None:
+        activations = activation_dtype(model)
+        drafter_dtype = mx.bfloat16 if activations == mx.float16 else activations
+        drafter = load_drafter(drafter_path, dtype=drafter_dtype, draft_bits=draft_bits)
+        taps = drafter.config.target_layer_ids
+    elif draft_bits is not None:
+        raise UsageError("draft_bits was given, but this pair has no drafter: leave it out, or name a drafter")
+    tapped = Target(model, config, taps)
+    if drafter is not None:
+        check_match(
+            drafter.config,
+            num_layers=tapped.num_layers,
+            hidden_size=tapped.hidden_size,
+            vocab_rows=tapped.vocab_rows,
+        )
+    tokenizer = load_tokenizer(target_path, config)
+    return Engine(tapped, drafter, tokenizer, pair=pair, context=context)
+
+
+class Engine:
+    """Generates text with one target and, where there is one, its drafter.
+
+    An engine serves one reply at a time; consecutive prompts that share a prefix continue from it. `on_prefill(done,
+    total)` hears of the prompt's progress in tokens; `timing = True` fills `stats.draft_ms` and `stats.verify_ms`, at the
+    price of further synchronisations.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        drafter,
+        tokenizer: Tokenizer | None,
+        *,
+        pair: Pair | None = None,
+        context: int | None = None,
+        eos_ids: frozenset[int] | None = None,
+    ):
+        self.target, self.drafter, self.tokenizer, self.pair = target, drafter, tokenizer, pair
+        self.context = _context(target.config, context)
+        self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer else frozenset()
+        self.session = Session(target, drafter)
+        self.on_prefill: Callable[[int, int], None] = lambda done, total: None
+        self.timing = False
+        self._busy = self._stop = False
+
+    def generate(self, prompt, **options) -> Reply:
+        """The whole reply to a prompt; takes what `stream` takes."""
+        text, tokens, piece = [], [], None
+        for piece in self.stream(prompt, **options):
+            text.append(piece.text)
+            tokens.extend(piece.tokens)
+        return Reply("".join(text), tokens, piece.finish_reason, piece.stats)
+
+    def stream(
+        self,
+        prompt: str | list[int] | list[dict],
+        *,
+        max_tokens: int = 256,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        presence_penalty: float = 0,
+        frequency_penalty: float = 0,
+        repetition_penalty: float = 1,
+        logit_bias: dict[int, float] | None = None,
+        seed: int | None = None,
+        stop: str | list[str] | None = None,
+        speculative: bool = True,
+        width: int | None = None,
+        chat_template_kwargs: dict | None = None,
+    ) -> Iterator[Piece]:
+        """The reply piece by piece, one piece per cycle; the last one carries the finish_reason.
+
+        prompt: text as it is, token ids, or chat messages (put through the target's chat template). temperature, top_k,
+        top_p, min_p: None is the pair's published default; temperature 0 is greedy. seed: the reply is then a function of
+        prompt, parameters and seed alone. width: rows verified per cycle (drafts + 1), None is automatic. Wrong arguments
+        are refused here, with a UsageError, before anything is computed.
+        """
+        published = self.pair.sampling if self.pair is not None else {}
+        given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        params = Params(
+            **{name: published.get(name, PLAIN[name]) if value is None else value for name, value in given.items()},
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            repetition_penalty=repetition_penalty,
+            logit_bias=dict(logit_bias or {}),
+            seed=seed,
+        )
+        ids = self.encode(prompt, **(chat_template_kwargs or {}))
+        sampler = Sampler(params, ids, self.target.vocab_rows)
+        stops = check_stop(stop)
+        text = TextStream(self.tokenizer, stops) if self.tokenizer is not None else None
+        if text is None and stops:
+            raise UsageError("stop strings need a tokenizer, and this target's folder has none: stop on token ids yourself")
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0:
+            raise UsageError(f"max_tokens is {max_tokens!r}: it must be a whole number from 0 on")
+        speculation, drafter = self._speculation(speculative, width)
+        policy = widths.of(width, drafter.block_size) if drafter is not None else None
+        stats = Stats(prompt_tokens=len(ids), speculation=speculation, kernels=kernels.choice())
+        if self.timing:
+            stats.draft_ms, stats.verify_ms = [], []
+        budget = min(max_tokens, self.context - len(ids))
+        loop = Loop(self.target, drafter, self.session, sampler, policy, self.eos_ids, stats, self.timing)
+        return self._pieces(loop, ids, budget, text)
+
+    def _speculation(self, speculative: bool, width: int | None) -> tuple[str, object | None]:
+        """Whether this request speculates, in words, and the drafter if it does."""
+        if self.drafter is None or not speculative:
+            why = "this pair has no drafter" if self.drafter is None else "speculative=False"
+            if width not in (None, 1):
+                raise UsageError(f"width={width} was asked for, but speculation is off ({why}): leave width out")
+            return f"off: {why}", None
+        return ("off: width=1", None) if width == 1 else ("on", self.drafter)
+
+    def _pieces(self, loop: Loop, ids: list[int], budget: int, text: TextStream | None) -> Iterator[Piece]:
+        if self._busy:
+            raise SplashliteError("this engine is in the middle of a reply: finish or close that stream first")
+        self._busy, self._stop = True, False
+        stats, began = loop.stats, perf_counter()
+        try:
+            mx.reset_peak_memory()
+            stats.cached_tokens = self.session.begin(ids, self._heard)
+            prefilled = perf_counter()
+            stats.prefill_ms = (prefilled - began) * 1000
+            reason = "length"
+            cycles = loop.cycles(budget)
+            for tokens, drafted in cycles:
+                now = perf_counter()
+                stats.ttft_ms = stats.ttft_ms or (now - began) * 1000
+                stats.decode_ms = (now - prefilled) * 1000
+                if tokens[-1] in self.eos_ids:
+                    tokens, reason = tokens[:-1], "stop"
+                said = text.push(tokens) if text is not None else ""
+                if text is not None and text.stopped:
+                    tokens, reason = tokens[: text.tokens_used - stats.completion_tokens], "stop"
+                stats.completion_tokens += len(tokens)
+                budget -= len(tokens)
+                if self._stop:
+                    reason = "cancelled"
+                if reason != "length" or budget <= 0:
+                    break
+                yield Piece(said, tokens, None, stats, drafted[: len(tokens)])
+            else:
+                said, tokens, drafted = "", [], []
+            cycles.close()
+            said += text.finish() if text is not None else ""
+            stats.peak_memory_bytes = mx.get_peak_memory()
+            self.session.settle()
+            yield Piece(said, tokens, reason, stats, drafted[: len(tokens)])
+        finally:
+            self._busy = False
+
+    def _heard(self, done: int, total: int) -> None:
+        self.on_prefill(done, total)
+        if self._stop:
+            raise SplashliteError("the reply was stopped while the prompt was being read")
+
+    def stop(self) -> None:
+        """End the running reply after the cycle in progress; safe from a signal handler or another thread."""
+        self._stop = True
+
+    def encode(self, prompt: str | list[int] | list[dict], **template) -> list[int]:
+        """A prompt's token ids. Raises UsageError for an empty prompt, one that fills the context, or ids out of range."""
+        ids = self._ids(prompt, template)
+        if not ids:
+            raise UsageError("the prompt is empty: give at least one token")
+        if len(ids) >= self.context:
+            raise UsageError(
+                f"the prompt has {len(ids)} tokens and the context holds {self.context}: shorten the prompt, or load with a larger context"
+            )
+        return ids
+
+    def _ids(self, prompt, template: dict) -> list[int]:
+        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], dict)):
+            if self.tokenizer is None:
+                raise UsageError("this target's folder has no tokenizer: give the prompt as a list of token ids")
+            if isinstance(prompt, str):
+                return self.tokenizer.encode(prompt)
+            return self.tokenizer.apply_chat_template(prompt, **template)
+        ids = list(prompt)
+        for token in ids:
+            if not isinstance(token, int) or not 0 <= token < self.target.vocab_rows:
+                raise UsageError(f"the prompt holds {token!r}: token ids are whole numbers from 0 to {self.target.vocab_rows - 1}")
+        return ids
+
+    def describe(self) -> dict:
+        """What is loaded and what computes, for people and for JSON."""
+        parameters = [self.target.model] + ([self.drafter] if self.drafter is not None else [])
+        return {
+            "target": str(self.pair.target) if self.pair is not None else self.target.config.get("model_type", "unknown"),
+            "drafter": str(self.pair.drafter) if self.pair is not None and self.pair.drafter is not None else None,
+            "quantization": _quantization(self.target.model),
+            "draft_quantization": _quantization(self.drafter) if self.drafter is not None else None,
+            "dtype": str(activation_dtype(self.target.model)).removeprefix("mlx.core."),
+            "device": "GPU" if mx.default_device() == mx.gpu else "CPU",
+            "blas": blas.found(),
+            "kernels": kernels.choice(),
+            "memory_bytes": sum(model_bytes(model) for model in parameters),
+            "context": self.context,
+            "block_size": self.drafter.block_size if self.drafter is not None else None,
+        }
+
+
+PLAIN = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+
+
+def model_bytes(model) -> int:
+    """Bytes of a module's parameters."""
+    return sum(array.nbytes for _, array in tree_flatten(model.parameters()))
+
+
+def _quantization(model) -> str | None:
+    """The bit widths of a module's quantized matrices, "4-bit"; None when it has none."""
+    leaves = (m for _, m in tree_flatten(model.leaf_modules(), is_leaf=lambda m: not isinstance(m, (dict, list))))
+    bits = sorted({leaf.bits for leaf in leaves if hasattr(leaf, "bits")})
+    return "/".join(f"{b}-bit" for b in bits) or None
+
+
+def _context(config: dict, wanted: int | None) -> int:
+    """The number of tokens that prompt and reply may have together."""
+    trained = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    if wanted is None:
+        if trained is None:
+            raise UsageError("the target's config does not say how long a text it was trained for: pass context=")
+        return trained
+    if not isinstance(wanted, int) or wanted < 2 or (trained is not None and wanted > trained):
+        raise UsageError(f"context is {wanted!r}: it must be a whole number from 2 to the {trained} tokens this target was trained for")
+    return wanted

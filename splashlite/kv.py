@@ -1,0 +1,79 @@
+"""Keys and values in temporal order: a buffer that can always be put back, unlike a rotating one."""
+
+import mlx.core as mx
+
+
+class TemporalRows:
+    """Rows [first, end) of keys and values by absolute position, in one growing buffer [B, Hkv, capacity, D].
+
+    With a `window`, a query at position q sees the keys at q - window < k <= q. Rows that no query at or behind `end` can
+    see are dropped only when a write needs their room, so that rows written behind `end` can be forgotten for free.
+    """
+
+    STEP = 256
+
+    def __init__(self, window: int | None = None):
+        self.window = window
+        self.keys = self.values = None
+        self.first = self.end = 0
+
+    @property
+    def oldest_seen(self) -> int:
+        """The first position that a query at `end` sees, of those that are held."""
+        return self.first if self.window is None else max(self.first, self.end - self.window + 1)
+
+    def write(self, keys: mx.array, values: mx.array, keep: int = 0) -> tuple[mx.array, mx.array]:
+        """Put rows [B, Hkv, R, D] behind `end` and move `end` over the first `keep` of them.
+
+        Returns all that a query at the new `end` sees, and the rows behind it.
+        """
+        rows = keys.shape[2]
+        if self.keys is None or self.end - self.first + rows > self.keys.shape[2]:
+            self._make_room(keys, values)
+        begin = self.end - self.first
+        stop = begin + rows
+        self.keys[..., begin:stop, :] = keys
+        self.values[..., begin:stop, :] = values
+        self.end += keep
+        seen = slice(self.oldest_seen - self.first, stop)
+        return self.keys[..., seen, :], self.values[..., seen, :]
+
+    def _make_room(self, keys: mx.array, values: mx.array) -> None:
+        kept = slice(self.oldest_seen - self.first, self.end - self.first)
+        capacity = (-(-(kept.stop - kept.start + keys.shape[2]) // self.STEP) + 1) * self.STEP
+        self.keys = _moved(self.keys, keys, kept, capacity)
+        self.values = _moved(self.values, values, kept, capacity)
+        self.first = self.oldest_seen
+
+    def can_return(self, length: int) -> bool:
+        """Whether everything that a query at position `length` sees is still held."""
+        oldest = 0 if self.window is None else max(0, length - self.window + 1)
+        return self.first <= oldest and length <= self.end
+
+    def arrays(self) -> list[mx.array]:
+        """The committed rows that a query at `end` sees; empty when there are none."""
+        if self.keys is None or self.end == self.first:
+            return []
+        rows = slice(self.oldest_seen - self.first, self.end - self.first)
+        return [self.keys[..., rows, :], self.values[..., rows, :]]
+
+    def buffers(self) -> list[mx.array]:
+        return [] if self.keys is None else [self.keys, self.values]
+
+    def snapshot(self) -> tuple[int, list[mx.array] | None]:
+        """Enough to come back to `end`; without a window that is its number alone, for as long as the rows stand."""
+        return self.end, None if self.window is None else [mx.contiguous(array) for array in self.arrays()]
+
+    def restore(self, saved: tuple[int, list[mx.array] | None]) -> None:
+        self.end, arrays = saved
+        if arrays is None:
+            return
+        self.keys, self.values = arrays or (None, None)
+        self.first = self.end - (arrays[0].shape[2] if arrays else 0)
+
+
+def _moved(old: mx.array | None, like: mx.array, kept: slice, capacity: int) -> mx.array:
+    fresh = mx.zeros((*like.shape[:2], capacity, like.shape[3]), like.dtype)
+    if kept.stop > kept.start:
+        fresh[..., : kept.stop - kept.start, :] = old[..., kept, :]
+    return fresh

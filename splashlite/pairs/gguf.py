@@ -1,0 +1,312 @@
+"""Llama-type models from one GGUF file: configuration, weights and everything else the file says about itself.
+
+The format is llama.cpp's (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). The whole header is checked
+against the file before MLX reads the tensors, so that a damaged or hostile file is refused with a sentence.
+"""
+
+import math
+import re
+import struct
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from splashlite.errors import SplashliteError
+
+# name: elements and bytes per block
+_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
+          12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 30: "BF16"}
+_BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34)}
+_BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
+_GROUP_SIZE = 32
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+_STRING, _ARRAY = 8, 9
+_MOST_ITEMS = 1 << 24
+
+_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One entry of the file's tensor list; `shape` is row-major, as MLX writes it."""
+
+    type: str
+    shape: tuple[int, ...]
+    offset: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands before the tensor data: key-value metadata and the list of tensors."""
+
+    metadata: dict
+    tensors: dict[str, Tensor]
+
+
+def read_gguf(path, *, dequantize: bool = False, dtype: mx.Dtype | None = None) -> tuple[dict, dict, dict | None]:
+    """A llama-type GGUF file as mlx-lm knows such a model: configuration, weights and quantization.
+
+    Weights have mlx-lm's names; the rows of q_proj and k_proj are in Hugging Face's order (rotary pairs half a head
+    apart), which llama.cpp interleaves. Q4_0, Q4_1 and Q8_0 stay packed (affine, groups of 32) with a `.scales` and a
+    `.biases` beside them, and the third value describes them as `quantization` does in an mlx-lm config.json;
+    `dequantize=True` unpacks them in float32 and returns None there. `dtype` casts every floating-point array.
+
+    Raises SplashliteError for a damaged file, another architecture, or a tensor or key that is not understood.
+    """
+    path = Path(path)
+    header = read_header(path)
+    config = _config(path, header)
+    quantization = None if dequantize else _quantization(header)
+    _check_tensors(path, header, config)
+    weights = {}
+    for name, array in _load(path, header).items():
+        stem, suffix = name.rsplit(".", 1)
+        weights[f"{_mlx_name(stem + '.weight').rsplit('.', 1)[0]}.{suffix}"] = _unpermute(stem, array, config)
+    if dequantize:
+        weights = _dequantize(weights, header)
+    if dtype is not None:
+        weights = {
+            name: array.astype(dtype) if mx.issubdtype(array.dtype, mx.floating) else array
+            for name, array in weights.items()
+        }
+    return config, weights, quantization
+
+
+def read_header(path) -> Header:
+    """Metadata and tensor list of a GGUF file (versions 2 and 3), every length and offset checked against its size.
+
+    Raises SplashliteError when the file is not GGUF, is cut short, or uses a tensor type that MLX cannot read exactly.
+    """
+    path = Path(path)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        try:
+            return _parse(_Reader(file, size), size)
+        except _Damaged as damage:
+            raise SplashliteError(f"{path} cannot be read as GGUF: {damage}; fetch the file again") from None
+        except UnicodeDecodeError:
+            raise SplashliteError(f"{path} cannot be read as GGUF: a string is not UTF-8; fetch the file again") from None
+
+
+class _Damaged(Exception):
+    pass
+
+
+class _Reader:
+    def __init__(self, file, size: int):
+        self._file, self._size = file, size
+
+    def take(self, count: int) -> bytes:
+        if count > self._size - self._file.tell():
+            raise _Damaged("it ends inside its header")
+        return self._file.read(count)
+
+    def number(self, code: str):
+        return struct.unpack("<" + code, self.take(struct.calcsize(code)))[0]
+
+    def string(self) -> str:
+        return self.take(self.number("Q")).decode()
+
+    def value(self, kind: int):
+        if kind == _STRING:
+            return self.string()
+        if kind != _ARRAY:
+            return self.number(self._code(kind))
+        kind, count = self.number("I"), self.number("Q")
+        if count > _MOST_ITEMS:
+            raise _Damaged(f"an array claims {count} items")
+        if kind == _STRING:
+            return [self.string() for _ in range(count)]
+        code = self._code(kind)
+        return list(struct.unpack(f"<{count}{code}", self.take(count * struct.calcsize(code))))
+
+    def position(self) -> int:
+        return self._file.tell()
+
+    @staticmethod
+    def _code(kind: int) -> str:
+        if kind not in _SCALARS:
+            raise _Damaged(f"value type {kind} is unknown")
+        return _SCALARS[kind]
+
+
+def _parse(reader: _Reader, size: int) -> Header:
+    if reader.take(4) != b"GGUF":
+        raise _Damaged("it does not begin with GGUF")
+    version = reader.number("I")
+    if version not in (2, 3):
+        raise _Damaged(f"version {version} is not supported (2 and 3 are)")
+    tensor_count, pair_count = reader.number("Q"), reader.number("Q")
+    if max(tensor_count, pair_count) > _MOST_ITEMS:
+        raise _Damaged(f"it claims {tensor_count} tensors and {pair_count} keys")
+    metadata = {}
+    for _ in range(pair_count):
+        key = reader.string()
+        if key in metadata:
+            raise _Damaged(f"{key} stands there twice")
+        metadata[key] = reader.value(reader.number("I"))
+    tensors = {}
+    for _ in range(tensor_count):
+        name = reader.string()
+        if name in tensors:
+            raise _Damaged(f"tensor {name} stands there twice")
+        tensors[name] = _tensor(name, reader)
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1 or alignment % 8:
+        raise _Damaged(f"general.alignment is {alignment!r}")
+    start = -(-reader.position() // alignment) * alignment
+    for name, tensor in tensors.items():
+        elements, block_bytes = _BLOCKS[tensor.type]
+        end = start + tensor.offset + math.prod(tensor.shape) // elements * block_bytes
+        if tensor.offset % alignment or end > size:
+            raise _Damaged(f"tensor {name} reaches to byte {end} of a file of {size}")
+    return Header(metadata, tensors)
+
+
+def _tensor(name: str, reader: _Reader) -> Tensor:
+    rank = reader.number("I")
+    if not 1 <= rank <= 4:
+        raise _Damaged(f"tensor {name} has {rank} dimensions")
+    shape = tuple(reader.number("Q") for _ in range(rank))[::-1]
+    kind, offset = reader.number("I"), reader.number("Q")
+    label = _TYPES.get(kind, f"type {kind}")
+    if label not in _BLOCKS:
+        raise _Damaged(f"tensor {name} is {label}; {', '.join(_BLOCKS)} are supported, so use such a file or a safetensors folder")
+    if 0 in shape or shape[-1] % _BLOCKS[label][0]:
+        raise _Damaged(f"tensor {name} has shape {list(shape)}, which {label} cannot hold")
+    return Tensor(label, shape, offset)
+
+
+def _config(path: Path, header: Header) -> dict:
+    metadata = header.metadata
+    architecture = metadata.get("general.architecture")
+    if architecture != "llama":
+        raise SplashliteError(f"{path} holds a {architecture!r} model: from GGUF only llama is supported, use a safetensors folder")
+    fields = {
+        "hidden_size": ("llama.embedding_length", int),
+        "num_hidden_layers": ("llama.block_count", int),
+        "intermediate_size": ("llama.feed_forward_length", int),
+        "num_attention_heads": ("llama.attention.head_count", int),
+        "num_key_value_heads": ("llama.attention.head_count_kv", int),
+        "max_position_embeddings": ("llama.context_length", int),
+        "rms_norm_eps": ("llama.attention.layer_norm_rms_epsilon", float),
+        "rope_theta": ("llama.rope.freq_base", float),
+    }
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    for field, (key, kind) in fields.items():
+        value = metadata.get(key)
+        if type(value) is not kind or value <= 0 or not math.isfinite(value):
+            raise SplashliteError(f"{path}: {key} must be a positive {kind.__name__}, not {value!r}")
+        # float32 on disk: the shortest decimal is the number that was meant (1e-05, not 9.999999747e-06)
+        config[field] = float(f"{value:.7g}") if kind is float else value
+    if config["hidden_size"] % config["num_attention_heads"]:
+        raise SplashliteError(f"{path}: llama.attention.head_count does not divide llama.embedding_length")
+    config["head_dim"] = metadata.get("llama.attention.key_length", config["hidden_size"] // config["num_attention_heads"])
+    for key in ("llama.rope.dimension_count", "llama.attention.value_length"):
+        if metadata.get(key, config["head_dim"]) != config["head_dim"]:
+            raise SplashliteError(f"{path}: {key} is {metadata[key]!r}, only the head size {config['head_dim']} is supported")
+    if metadata.get("llama.rope.scaling.type", "none") != "none":
+        raise SplashliteError(f"{path}: llama.rope.scaling.type {metadata['llama.rope.scaling.type']!r} is not supported")
+    known = {key for key, _ in fields.values()} | {
+        "llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count", "llama.rope.scaling.type", "llama.vocab_size",
+    }  # fmt: skip
+    unknown = sorted(key for key in metadata if key.startswith("llama.") and key not in known)
+    if unknown:
+        raise SplashliteError(f"{path}: {unknown[0]} is not understood; use a safetensors folder of this model")
+    if "token_embd.weight" not in header.tensors:
+        raise SplashliteError(f"{path}: tensor token_embd.weight is missing; fetch the file again")
+    config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
+    if metadata.get("llama.vocab_size", config["vocab_size"]) != config["vocab_size"]:
+        raise SplashliteError(f"{path}: llama.vocab_size is {metadata['llama.vocab_size']}, token_embd.weight has {config['vocab_size']} rows")
+    config["tie_word_embeddings"] = "output.weight" not in header.tensors
+    for kind in ("bos", "eos", "pad"):
+        key = f"tokenizer.ggml.{'padding' if kind == 'pad' else kind}_token_id"
+        if key in metadata:
+            config[f"{kind}_token_id"] = metadata[key]
+    return config
+
+
+def _check_tensors(path: Path, header: Header, config: dict) -> None:
+    hidden, inner, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    heads = config["num_attention_heads"] * config["head_dim"]
+    kv_heads = config["num_key_value_heads"] * config["head_dim"]
+    layer = {
+        "attn_norm": (hidden,), "ffn_norm": (hidden,),
+        "attn_q": (heads, hidden), "attn_k": (kv_heads, hidden), "attn_v": (kv_heads, hidden), "attn_output": (hidden, heads),
+        "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner),
+    }  # fmt: skip
+    expected = {f"blk.{i}.{name}.weight": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
+    expected |= {"token_embd.weight": (vocab, hidden), "output_norm.weight": (hidden,)}
+    if not config["tie_word_embeddings"]:
+        expected["output.weight"] = (vocab, hidden)
+    for name, shape in expected.items():
+        if name not in header.tensors:
+            raise SplashliteError(f"{path}: tensor {name} is missing; fetch the file again")
+        if header.tensors[name].shape != shape:
+            raise SplashliteError(f"{path}: tensor {name} is {list(header.tensors[name].shape)}, its header asks for {list(shape)}")
+        if name.endswith("norm.weight") and header.tensors[name].type in _BITS:
+            raise SplashliteError(f"{path}: tensor {name} is {header.tensors[name].type}, a norm must not be quantized")
+    unexpected = sorted(header.tensors.keys() - expected.keys())
+    if unexpected:
+        raise SplashliteError(f"{path}: tensor {unexpected[0]} is not understood; use a safetensors folder of this model")
+
+
+def _load(path: Path, header: Header) -> dict[str, mx.array]:
+    arrays = mx.load(str(path), format="gguf")
+    for name, tensor in header.tensors.items():
+        packed = tensor.type in _BITS
+        if name not in arrays or packed != (name.replace(".weight", ".scales") in arrays):
+            raise SplashliteError(f"MLX did not read {name} ({tensor.type}) of {path} as expected; update mlx")
+    return arrays
+
+
+def _mlx_name(name: str) -> str:
+    if name in _NAMES:
+        return _NAMES[name]
+    index, part = re.fullmatch(r"blk\.(\d+)\.(\w+)\.weight", name).groups()
+    return f"model.layers.{index}.{_LAYER_NAMES[part]}.weight"
+
+
+def _unpermute(stem: str, array: mx.array, config: dict) -> mx.array:
+    """Put q and k rows back: llama.cpp stores a head's rows as 0, d/2, 1, d/2+1, ... (a row is one output)."""
+    if not stem.endswith((".attn_q", ".attn_k")):
+        return array
+    half = config["head_dim"] // 2
+    return array.reshape(-1, half, 2, *array.shape[1:]).swapaxes(1, 2).reshape(array.shape)
+
+
+def _quantization(header: Header) -> dict | None:
+    bits = {_mlx_name(name).removesuffix(".weight"): _BITS[t.type] for name, t in header.tensors.items() if t.type in _BITS}
+    if not bits:
+        return None
+    usual = Counter(bits.values()).most_common(1)[0][0]
+    others = {name: {"group_size": _GROUP_SIZE, "bits": b} for name, b in bits.items() if b != usual}
+    return {"group_size": _GROUP_SIZE, "bits": usual, **others}
+
+
+def _dequantize(weights: dict, header: Header) -> dict:
+    plain = {name: array for name, array in weights.items() if name.endswith(".weight")}
+    for name, tensor in header.tensors.items():
+        if tensor.type in _BITS:
+            stem = _mlx_name(name).removesuffix(".weight")
+            # float16 scales would round the products: llama.cpp, too, computes d*q + m in float32
+            scales, biases = (weights[f"{stem}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
+            plain[f"{stem}.weight"] = mx.dequantize(plain[f"{stem}.weight"], scales, biases, _GROUP_SIZE, _BITS[tensor.type])
+    return plain

@@ -1,0 +1,53 @@
+"""A gated delta layer, run on mlx-lm's weights with a tape.
+
+The arithmetic is mlx-lm's (`models/qwen3_5.py`, `models/gated_delta.py`), step for step, so that the state after a commit
+is the one that plain decoding leaves.
+"""
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx_lm.models.gated_delta import compute_g, gated_delta_update, normalize_qk
+
+from splashlite import kernels
+from splashlite.target.state import RecurrentRows, Tape
+
+
+def run(layer: nn.Module, x: mx.array, rows: RecurrentRows, *, commit: bool) -> mx.array:
+    """One decoder layer over a block x [1, R, H] -> [1, R, H].
+
+    commit=True (prefill) moves the state over all R rows at once; commit=False (verify) leaves the committed state
+    alone and opens a tape from which `rows.commit(n)` keeps a prefix.
+    """
+    h = x + _mix(layer.linear_attn, layer.input_layernorm(x), rows, commit)
+    return h + layer.mlp(layer.post_attention_layernorm(h))
+
+
+def _mix(attn: nn.Module, h: mx.array, rows: RecurrentRows, commit: bool) -> mx.array:
+    _, R, _ = h.shape
+    qkv, b, a = attn.in_proj_qkv(h), attn.in_proj_b(h), attn.in_proj_a(h)
+    z = attn.in_proj_z(h).reshape(1, R, attn.num_v_heads, attn.head_v_dim)
+
+    window = attn.conv_kernel_size - 1
+    before = rows.conv if rows.conv is not None else mx.zeros((1, window, attn.conv_dim), h.dtype)
+    conv = mx.concatenate([before, qkv], axis=1)
+    q, k, v = mx.split(nn.silu(attn.conv1d(conv)), [attn.key_dim, 2 * attn.key_dim], axis=-1)
+    q = q.reshape(1, R, attn.num_k_heads, attn.head_k_dim)
+    k = k.reshape(1, R, attn.num_k_heads, attn.head_k_dim)
+    v = v.reshape(1, R, attn.num_v_heads, attn.head_v_dim)
+    q, k = normalize_qk(q, k, inv_scale=attn.head_k_dim**-0.5, eps=1e-6)
+
+    if commit:
+        y, state = gated_delta_update(q, k, v, a, b, attn.A_log, attn.dt_bias, rows.settled())
+        rows.advance(state, mx.contiguous(conv[:, -window:]), R)
+    else:
+        tape = Tape(k, v, compute_g(attn.A_log, a, attn.dt_bias), mx.sigmoid(b), conv)
+        old = rows.tape.recurrence() if rows.tape is not None else None
+        y, state = kernels.gated_delta(q, *tape.recurrence(), _state(rows, attn), old, rows.accepted)
+        rows.open(state, tape)
+    return attn.out_proj(attn.norm(y, z).reshape(1, R, -1))
+
+
+def _state(rows: RecurrentRows, attn: nn.Module) -> mx.array:
+    if rows.state is not None:
+        return rows.state
+    return mx.zeros((1, attn.num_v_heads, attn.head_v_dim, attn.head_k_dim), mx.float32)
