@@ -11,7 +11,7 @@
 // q, k [1, T, Hk, Dk]; v [1, T, Hv, Dv]; g, beta [1, T, Hv]; state [1, Hv, Dv, Dk]; Dk % 32 == 0, Dv % 8 == 0.
 
 // The tree over 32 chains, 8 of which lie in each of four neighbouring lanes.
-METAL_FUNC float tree_sum(thread const float* chain) {
+METAL_FUNC float tree_sum(const thread float* chain) {
   float sum = ((chain[0] + chain[1]) + (chain[2] + chain[3])) + ((chain[4] + chain[5]) + (chain[6] + chain[7]));
   sum += simd_shuffle_xor(sum, ushort(1));
   sum += simd_shuffle_xor(sum, ushort(2));

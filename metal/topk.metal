@@ -17,35 +17,40 @@ METAL_FUNC uint rank_of(float value) {
   return bits >> 31 ? ~bits : bits | 0x80000000;
 }
 
-// The better of two (rank, id) pairs: higher rank, then lower id.
-METAL_FUNC bool outranks(uint2 a, uint2 b) {
-  return a.x > b.x || (a.x == b.x && a.y < b.y);
+struct Entry {
+  uint rank;
+  uint id;
+};
+
+// Higher rank first, then lower id.
+METAL_FUNC bool outranks(Entry a, Entry b) {
+  return a.rank > b.rank || (a.rank == b.rank && a.id < b.id);
 }
 
-METAL_FUNC uint2 best_of_lanes(uint2 best) {
+METAL_FUNC Entry best_of_lanes(Entry best) {
   for (ushort mask = 1; mask < 32; mask *= 2) {
-    uint2 other = uint2(simd_shuffle_xor(best.x, mask), simd_shuffle_xor(best.y, mask));
+    Entry other = {simd_shuffle_xor(best.rank, mask), simd_shuffle_xor(best.id, mask)};
     best = outranks(other, best) ? other : best;
   }
   return best;
 }
 
 // ---- top_k ----
-threadgroup uint2 shared[2][32];
+threadgroup Entry shared[2][32];
 uint row = threadgroup_position_in_grid.x;
 uint vocabulary = logits_shape[1];
 uint thread_id = thread_index_in_threadgroup;
 uint lane = thread_index_in_simdgroup;
 uint group = simdgroup_index_in_threadgroup;
 size_t start = size_t(row) * vocabulary;
-uint2 none = uint2(0, 0xFFFFFFFF);
+Entry none = {0, 0xFFFFFFFF};
 
-uint2 mine = none;
+Entry mine = none;
 for (uint id = thread_id; id < vocabulary; id += THREADS) {
-  uint rank = rank_of(float(logits[start + id]));
-  mine = rank > mine.x ? uint2(rank, id) : mine;
+  Entry other = {rank_of(float(logits[start + id])), id};
+  mine = outranks(other, mine) ? other : mine;
 }
-uint2 ours = best_of_lanes(mine);
+Entry ours = best_of_lanes(mine);
 
 for (uint place = 0; place < COUNT; ++place) {
   // Two rows alternate: a row is written again only behind a barrier that all its readers have passed.
@@ -53,16 +58,16 @@ for (uint place = 0; place < COUNT; ++place) {
     shared[place & 1][group] = ours;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  uint2 taken = best_of_lanes(lane < THREADS / 32 ? shared[place & 1][lane] : none);
+  Entry taken = best_of_lanes(lane < THREADS / 32 ? shared[place & 1][lane] : none);
   if (thread_id == 0) {
-    ids[row * COUNT + place] = taken.y;
-    values[row * COUNT + place] = logits[start + taken.y];
+    ids[row * COUNT + place] = taken.id;
+    values[row * COUNT + place] = logits[start + taken.id];
   }
-  uint owner = taken.y % THREADS;
+  uint owner = taken.id % THREADS;
   if (owner / 32 == group && place + 1 < COUNT) {
-    uint2 next = none;
+    Entry next = none;
     for (uint id = owner + lane * THREADS; id < vocabulary; id += 32 * THREADS) {
-      uint2 other = uint2(rank_of(float(logits[start + id])), id);
+      Entry other = {rank_of(float(logits[start + id])), id};
       next = outranks(taken, other) && outranks(other, next) ? other : next;
     }
     next = best_of_lanes(next);

@@ -44,17 +44,18 @@ def reply_options(function):
     return gathered
 
 
+def half_options(function):
+    """Which pair."""
+    function = click.option("--drafter", help="Another drafter: a repository id or a folder.")(function)
+    function = click.option("--target", help="Another target: a repository id or a folder.")(function)
+    return click.argument("pair", required=False)(function)
+
+
 def load_options(function):
     """Which pair, and in which form."""
-    for option in reversed((
-        click.argument("pair", required=False),
-        click.option("--target", help="Another target: a repo id or a folder."),
-        click.option("--drafter", help="Another drafter: a repo id or a folder."),
-        click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded."),
-        click.option("--context", type=click.IntRange(min=1), help="The longest prompt and reply together, in tokens."),
-    )):
-        function = option(function)
-    return function
+    bits = click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded.")
+    context = click.option("--context", type=click.IntRange(min=2), help="Longest prompt plus reply, in tokens.")
+    return half_options(bits(context(function)))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -114,6 +115,79 @@ def chat(pair, system, files, think, settings, **halves):
     conversation.ask(once.read_prompt(None, conversation.document))
     template = {} if thinks is None else {"enable_thinking": thinks}
     once.answer(loader, conversation.messages, chat_template_kwargs=template, **settings)
+
+
+@splashlite.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def models(as_json):
+    """List the pairs known by name: what they need, and what is here.
+
+    \b
+    splashlite models
+    """
+    from splashlite.shelf import show
+
+    show.models(as_json)
+
+
+@splashlite.command()
+@half_options
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def show(pair, target, drafter, as_json):
+    """Show what a name stands for, and why.
+
+    \b
+    splashlite show qwen3.8-27b
+    splashlite show ./my-drafter --target Qwen/Qwen3-8B
+    """
+    from splashlite.shelf import show
+
+    show.show(pair, target, drafter, as_json)
+
+
+@splashlite.command()
+@half_options
+def pull(pair, target, drafter):
+    """Download a pair, or go on with a download that was cut off.
+
+    \b
+    splashlite pull qwen3.8-27b
+    """
+    from splashlite.shelf import show
+
+    show.pull(pair, target, drafter)
+
+
+@splashlite.command()
+@click.argument("pair")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+def rm(pair, yes):
+    """Delete what was downloaded for a pair.
+
+    \b
+    splashlite rm qwen3.8-27b
+    """
+    from splashlite.shelf import show
+
+    show.remove(pair, yes)
+
+
+@splashlite.command()
+@load_options
+@click.option("--port", type=click.IntRange(1, 65535), default=8000, show_default=True, help="The port to look at.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def doctor(pair, port, as_json, **halves):
+    """Examine this machine and a pair; the exit code is 1 when there is a problem.
+
+    \b
+    splashlite doctor
+    splashlite doctor qwen3.8-27b --json
+    """
+    from splashlite.doctor import report
+    from splashlite.pairs.resolve import resolve
+
+    resolved = resolve(pair, target=halves["target"], drafter=halves["drafter"])
+    return report.doctor(resolved, partial(load, pair, None, **halves), as_json=as_json, port=port)
 
 
 def load(pair, progress, *, target, drafter, draft_bits, context):

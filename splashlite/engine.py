@@ -9,14 +9,14 @@ from mlx.utils import tree_flatten
 
 from splashlite import blas, kernels
 from splashlite.decode import width as widths
-from splashlite.decode.loop import Loop
+from splashlite.decode.loop import Loop, Step, TokenLogprob
 from splashlite.decode.sampling import Params, Sampler
 from splashlite.decode.stats import Stats
 from splashlite.drafter import load_drafter
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.check import check_match
 from splashlite.pairs.fetch import fetch
-from splashlite.pairs.resolve import Pair, resolve
+from splashlite.pairs.resolve import Pair, read_sampling, resolve
 from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
 from splashlite.sessions import Session
 from splashlite.target import Target, load_target
@@ -26,13 +26,19 @@ from splashlite.text import TextStream, check_stop
 
 @dataclass(frozen=True)
 class Piece:
-    """What one cycle added to a reply. `drafted` says of each token whether the drafter proposed it."""
+    """What one cycle added to a reply. `drafted` says of each token whether the drafter proposed it; `logprobs` holds one
+    entry per token where they were asked for."""
 
     text: str
     tokens: list[int]
     finish_reason: str | None
     stats: Stats
     drafted: list[bool]
+    logprobs: list[TokenLogprob] | None = None
+
+
+class Stopped(SplashliteError):
+    """The reply was stopped while its prompt was being read."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +91,8 @@ def open_pair(
             vocab_rows=tapped.vocab_rows,
         )
     tokenizer = load_tokenizer(target_path, config)
-    return Engine(tapped, drafter, tokenizer, pair=pair, context=context)
+    sampling = pair.sampling or read_sampling(target_path)
+    return Engine(tapped, drafter, tokenizer, pair=pair, sampling=sampling, context=context)
 
 
 class Engine:
@@ -103,10 +110,12 @@ class Engine:
         tokenizer: Tokenizer | None,
         *,
         pair: Pair | None = None,
+        sampling: dict | None = None,
         context: int | None = None,
         eos_ids: frozenset[int] | None = None,
     ):
         self.target, self.drafter, self.tokenizer, self.pair = target, drafter, tokenizer, pair
+        self.sampling = PLAIN | (sampling or {})
         self.context = _context(target.config, context)
         self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer else frozenset()
         self.session = Session(target, drafter)
@@ -140,18 +149,20 @@ class Engine:
         speculative: bool = True,
         width: int | None = None,
         chat_template_kwargs: dict | None = None,
+        logprobs: int | None = None,
+        constraint=None,
     ) -> Iterator[Piece]:
         """The reply piece by piece, one piece per cycle; the last one carries the finish_reason.
 
         prompt: text as it is, token ids, or chat messages (put through the target's chat template). temperature, top_k,
         top_p, min_p: None is the pair's published default; temperature 0 is greedy. seed: the reply is then a function of
-        prompt, parameters and seed alone. width: rows verified per cycle (drafts + 1), None is automatic. Wrong arguments
-        are refused here, with a UsageError, before anything is computed.
+        prompt, parameters and seed alone. width: rows verified per cycle (drafts + 1), None is automatic. logprobs: report
+        each token's log-probability and that many best ones (0 to 20). constraint: masks tokens, see `decode.loop.Loop`.
+        Wrong arguments are refused here, with a UsageError, before anything is computed.
         """
-        published = self.pair.sampling if self.pair is not None else {}
         given = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         params = Params(
-            **{name: published.get(name, PLAIN[name]) if value is None else value for name, value in given.items()},
+            **{name: self.sampling[name] if value is None else value for name, value in given.items()},
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty,
@@ -166,13 +177,15 @@ class Engine:
             raise UsageError("stop strings need a tokenizer, and this target's folder has none: stop on token ids yourself")
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0:
             raise UsageError(f"max_tokens is {max_tokens!r}: it must be a whole number from 0 on")
+        if logprobs is not None and (not isinstance(logprobs, int) or isinstance(logprobs, bool) or not 0 <= logprobs <= 20):
+            raise UsageError(f"logprobs is {logprobs!r}: it must be None or a whole number from 0 to 20")
         speculation, drafter = self._speculation(speculative, width)
         policy = widths.of(width, drafter.block_size) if drafter is not None else None
         stats = Stats(prompt_tokens=len(ids), speculation=speculation, kernels=kernels.choice())
         if self.timing:
             stats.draft_ms, stats.verify_ms = [], []
         budget = min(max_tokens, self.context - len(ids))
-        loop = Loop(self.target, drafter, self.session, sampler, policy, self.eos_ids, stats, self.timing)
+        loop = Loop(self.target, drafter, self.session, sampler, policy, self.eos_ids, stats, logprobs, constraint, self.timing)
         return self._pieces(loop, ids, budget, text)
 
     def _speculation(self, speculative: bool, width: int | None) -> tuple[str, object | None]:
@@ -194,38 +207,38 @@ class Engine:
             stats.cached_tokens = self.session.begin(ids, self._heard)
             prefilled = perf_counter()
             stats.prefill_ms = (prefilled - began) * 1000
-            reason = "length"
+            reason, said, step = "length", "", Step([], [], None)
             cycles = loop.cycles(budget)
-            for tokens, drafted in cycles:
+            for step in cycles:
                 now = perf_counter()
                 stats.ttft_ms = stats.ttft_ms or (now - began) * 1000
                 stats.decode_ms = (now - prefilled) * 1000
-                if tokens[-1] in self.eos_ids:
-                    tokens, reason = tokens[:-1], "stop"
-                said = text.push(tokens) if text is not None else ""
+                kept = step.tokens
+                if kept[-1] in self.eos_ids:
+                    kept, reason = kept[:-1], "stop"
+                said = text.push(kept) if text is not None else ""
                 if text is not None and text.stopped:
-                    tokens, reason = tokens[: text.tokens_used - stats.completion_tokens], "stop"
-                stats.completion_tokens += len(tokens)
-                budget -= len(tokens)
+                    kept, reason = kept[: text.tokens_used - stats.completion_tokens], "stop"
+                stats.completion_tokens += len(kept)
+                budget -= len(step.tokens)
                 if self._stop:
                     reason = "cancelled"
                 if reason != "length" or budget <= 0:
+                    step = step.first(len(kept))
                     break
-                yield Piece(said, tokens, None, stats, drafted[: len(tokens)])
-            else:
-                said, tokens, drafted = "", [], []
+                yield Piece(said, kept, None, stats, step.drafted, step.logprobs)
             cycles.close()
             said += text.finish() if text is not None else ""
             stats.peak_memory_bytes = mx.get_peak_memory()
             self.session.settle()
-            yield Piece(said, tokens, reason, stats, drafted[: len(tokens)])
+            yield Piece(said, step.tokens, reason, stats, step.drafted, step.logprobs)
         finally:
             self._busy = False
 
     def _heard(self, done: int, total: int) -> None:
         self.on_prefill(done, total)
         if self._stop:
-            raise SplashliteError("the reply was stopped while the prompt was being read")
+            raise Stopped("the reply was stopped while the prompt was being read")
 
     def stop(self) -> None:
         """End the running reply after the cycle in progress; safe from a signal handler or another thread."""

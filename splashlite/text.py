@@ -123,7 +123,12 @@ def _pieces_decode_apart(steps) -> bool:
     strip = steps[-1] if kinds[-1] == "Strip" else None
     strips_start = strip is None or strip["stop"] == 0
     strings = all("String" in step["pattern"] for step in steps if step["type"] == "Replace")
-    return replaces_first and strips_start and strings and body in (["ByteFallback", "Fuse"], ["ByteFallback", "Fuse", "Strip"])
+    return (
+        replaces_first
+        and strips_start
+        and strings
+        and body in (["ByteFallback", "Fuse"], ["ByteFallback", "Fuse", "Strip"])
+    )
 
 
 def _byte_of_character() -> dict[str, int]:
@@ -166,7 +171,9 @@ class _Pieces:
     def __init__(self, tokenizer):
         self._token = tokenizer.id_to_token
         steps = tokenizer.decoder
-        self._replacements = [(step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"]
+        self._replacements = [
+            (step["pattern"]["String"], step["content"]) for step in steps if step["type"] == "Replace"
+        ]
         strip = steps[-1] if steps[-1]["type"] == "Strip" else {"content": "", "start": 0}
         self._stripped, self._to_strip = strip["content"], strip["start"]
         self._bytes = b""

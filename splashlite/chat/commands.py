@@ -6,13 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.table import Table
-
 from splashlite.chat.clipboard import copy
 from splashlite.chat.conversation import FORMAT, Conversation, read_text
 from splashlite.chat.numbers import first_line
 from splashlite.chat.settings import SETTINGS, setting, switch, written
-from splashlite.chat.visible import visible
 from splashlite.errors import SplashliteError, UsageError
 
 
@@ -78,7 +75,7 @@ def help_(chat, rest: str) -> None:
             raise UsageError(f"there is no command {name}: /help lists them")
         chat.screen.line(f"{found.usage}: {found.help}")
         return
-    chat.screen.show(_grid((each.usage, each.help) for each in COMMANDS.values()))
+    chat.screen.grid((each.usage, each.help) for each in COMMANDS.values())
     chat.screen.dim('Enter sends, Alt-Enter starts a new line; a message may stand between """ and """. '
                     "Ctrl-C stops a reply; on an empty line it leaves, as does Ctrl-D. "
                     "Tab completes, Ctrl-R searches what you typed before, Ctrl-X Ctrl-E opens your editor.")
@@ -108,7 +105,7 @@ def system(chat, rest: str) -> None:
 def set_(chat, rest: str) -> None:
     name, _, value = rest.partition(" ")
     if not rest:
-        chat.screen.show(_grid((name, _value(chat, name), each.help) for name, each in SETTINGS.items()))
+        chat.screen.grid((name, _value(chat, name), each.help) for name, each in SETTINGS.items())
         return
     found = setting(name)
     if value.strip().lower() == "default":
@@ -136,7 +133,7 @@ def show(chat, rest: str) -> None:
     rows += [("conversation", f"{len(chat.conversation.turns)} messages")]
     if chat.conversation.document:
         rows += [("document", f"{len(chat.conversation.document):,} characters, in front of the first question")]
-    chat.screen.show(_grid(rows))
+    chat.screen.grid(rows)
 
 
 @command("/regenerate", "answer the last question again")
@@ -214,7 +211,7 @@ def stats(chat, rest: str) -> None:
     if last is not None:
         names = ("prefill_ms", "ttft_ms", "decode_tps", "acceptance_length", "cycles", "peak_memory_bytes")
         rows = [(name, _plain(getattr(last, name, None))) for name in names]
-        chat.screen.show(_grid([*rows, ("speculation", last.speculation)]))
+        chat.screen.grid([*rows, ("speculation", last.speculation)])
     for line in chat.totals.lines():
         chat.screen.line(line)
 
@@ -226,20 +223,11 @@ def drafts(chat, rest: str) -> None:
     chat.screen.line(f"drafted text is {tint}, shown as it comes, without Markdown" if chat.drafts else "no tint")
 
 
-def _grid(rows) -> Table:
-    table = Table.grid(padding=(0, 2))
-    table.add_column(overflow="fold", max_width=26)
-    for row in rows:
-        table.add_row(*[visible(str(cell)) for cell in row])
-    return table
-
-
 def _value(chat, name: str) -> str:
     if name in chat.settings:
         return written(chat.settings[name])
-    pair = chat.engine.pair if chat.engine else None
-    published = (pair.sampling if pair else {}).get(name)
-    return f"default ({written(published)})" if published is not None else "default"
+    defaults = {"max_tokens": "what the context allows"} | (chat.engine.sampling if chat.engine else {})
+    return f"default ({written(defaults[name])})" if name in defaults else "default"
 
 
 def _plain(value) -> str:

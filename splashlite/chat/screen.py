@@ -32,20 +32,45 @@ class Screen:
     def width(self) -> int:
         return max(10, min(self.console.width - 2, WIDEST))
 
-    def line(self, text: str, style: str = "") -> None:
+    def line(self, text: str, style: str = "", indent: int = 0) -> None:
         """A line of ours, wrapped at spaces."""
         self.erase()
-        self.console.print(Text(visible(text), style), width=max(10, min(self.console.width, WIDEST)))
+        width = max(10, min(self.console.width, WIDEST))
+        for row in Text(visible(text), style).wrap(self.console, width - indent) or [Text()]:
+            row.rstrip()
+            self.console.print(Text(" " * indent) + row, soft_wrap=True)
 
-    def dim(self, text: str) -> None:
-        self.line(text, "dim")
+    def dim(self, text: str, indent: int = 0) -> None:
+        self.line(text, "dim", indent)
 
     def error(self, text: str) -> None:
         self.line(text, "red")
 
-    def show(self, renderable) -> None:
+    def grid(self, rows) -> None:
+        """Rows of cells in columns; on a narrow terminal each row's last cell goes below the others."""
         self.erase()
-        self.console.print(renderable)
+        rows = [[visible(str(cell)) for cell in row] for row in rows]
+        if self.console.width < 60:
+            for *head, tail in rows:
+                self.line("  ".join(head))
+                self.line(tail, indent=2)
+            return
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True)
+        for _ in rows[0][1:]:
+            table.add_column(overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self.console.print(table)
+
+    def item(self, mark: Text, text: str, todo: str = "") -> None:
+        """A marked line, and below it what to do."""
+        self.erase()
+        self.console.print(mark, end=" ")
+        rows = Text(visible(text)).wrap(self.console, self.width() - 2)
+        self.console.print(Text("\n  ").join(rows), soft_wrap=True)
+        if todo:
+            self.line(f"→ {todo}", "bold", indent=2)
 
     def say(self, text: str) -> None:
         """More of a reply, as Markdown where the terminal can show it."""

@@ -12,14 +12,20 @@ from splashlite.drafter.draft import Draft
 
 
 def accept(sampler: Sampler, logits: mx.array, draft: Draft | None, position: int) -> mx.array:
-    """The verdict of one cycle; `position` is the absolute position of the token that the first row decides."""
+    """The verdict of one cycle; `position` is the absolute position of the token that the first row decides.
+
+    Logits that are not numbers make the count -1.
+    """
     tokens = None if draft is None else draft.tokens
     if sampler.params.greedy:
-        return matching(kernels.argmax(sampler.scored(logits, tokens)), tokens)
-    p = sampler.distribution(logits, tokens)
-    if sampler.params.seed is not None:
-        return matching(sampler.seeded_picks(p, position), tokens)
-    return rejection(p, draft, sampler)
+        verdict = matching(kernels.argmax(sampler.scored(logits, tokens)), tokens)
+    else:
+        p = sampler.distribution(logits, tokens)
+        if sampler.params.seed is not None:
+            verdict = matching(sampler.seeded_picks(p, position), tokens)
+        else:
+            verdict = rejection(p, draft, sampler)
+    return mx.where(mx.any(mx.isnan(logits)), mx.array(-1, mx.int32), verdict)
 
 
 def matching(picks: mx.array, draft: mx.array | None) -> mx.array:

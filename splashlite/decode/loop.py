@@ -6,22 +6,44 @@ from time import perf_counter
 
 import mlx.core as mx
 
+from splashlite import kernels
 from splashlite.decode.accept import accept
 from splashlite.decode.sampling import Sampler
 from splashlite.decode.stats import Stats
 from splashlite.decode.width import Fixed
 from splashlite.drafter.draft import Draft
-from splashlite.target.target import Seen, Target
+from splashlite.errors import SplashliteError
+from splashlite.target.target import Target
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """The target's own log-probability of a token, before temperature, penalties and bias, and of its best tokens."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one cycle committed: tokens (an end token included), which were drafted, and logprobs where asked for."""
+
+    tokens: list[int]
+    drafted: list[bool]
+    logprobs: list[TokenLogprob] | None
+
+    def first(self, n: int) -> "Step":
+        return Step(self.tokens[:n], self.drafted[:n], None if self.logprobs is None else self.logprobs[:n])
 
 
 @dataclass
 class Cycle:
-    """One block that is being verified."""
+    """One block that is being verified; arrays may still be on their way."""
 
     rows: int
-    draft: Draft | None
-    seen: Seen
+    features: mx.array | None  # [1, rows, taps x H]
     verdict: mx.array  # [1 + rows] int32: committed count, tokens
+    logprobs: tuple[mx.array, mx.array, mx.array] | None  # chosen [rows], best ids and values [rows, N]
 
     @property
     def next_anchor(self) -> mx.array:
@@ -31,20 +53,26 @@ class Cycle:
 
 @dataclass
 class Loop:
-    """Everything that one reply's cycles share. `drafter` None is plain decoding through the same path."""
+    """Everything that one reply's cycles share. `drafter` None is plain decoding through the same path.
+
+    `constraint` masks the target's rows: rows(draft) -> allowed [n + 1, V], commit(tokens); reading the draft for it costs a
+    second synchronisation per cycle. `logprobs` is the number of best tokens to report, None for no report.
+    """
 
     target: Target
     drafter: object | None
     session: object  # splashlite.sessions.Session: target state, draft context, committed tokens
     sampler: Sampler
-    width: Fixed
+    width: Fixed | None
     eos_ids: frozenset[int]
     stats: Stats
+    logprobs: int | None = None
+    constraint: object | None = None
     timing: bool = False
 
-    def cycles(self, budget: int) -> Iterator[tuple[list[int], list[bool]]]:
-        """Commit tokens until the budget is spent or an end token comes; yields each cycle's tokens, the end token
-        included, and which of them were drafted. However it ends, the session holds what was yielded."""
+    def cycles(self, budget: int) -> Iterator[Step]:
+        """Commit tokens until the budget is spent or an end token comes. However it ends, the session holds what was
+        yielded, and nothing of a block that was not."""
         cycle = self._launch(mx.array([self.session.anchor], mx.uint32), budget) if budget > 0 else None
         try:
             while cycle is not None:
@@ -57,7 +85,7 @@ class Loop:
                 self._commit(cycle, tokens, ahead)
                 self.stats.count(accepted, cycle.rows)
                 budget -= len(tokens)
-                yield tokens, [i < accepted for i in range(len(tokens))]
+                yield Step(tokens, [i < accepted for i in range(len(tokens))], self._report(cycle, len(tokens)))
                 if budget <= 0 or ended is not None:
                     break
                 cycle = ahead or self._launch(mx.array(tokens[-1:], mx.uint32), budget)
@@ -66,30 +94,47 @@ class Loop:
 
     def _launch(self, anchor: mx.array, budget: int, ahead: int = 0) -> Cycle:
         """Build one cycle's graph behind the anchor [1] and start computing it."""
-        session, rows = self.session, 1
-        position = session.position + ahead
-        draft, began = None, perf_counter()
-        if self.drafter is not None:
-            rows = self.width.choose(budget)
-        if rows > 1:
-            chance = self.sampler.chance(position + 1)
-            draft = self.drafter.propose(self.target, anchor, session.draft_context, rows - 1, chance)
-            if self.timing:
-                mx.eval(draft.tokens)
-                self._clock(self.stats.draft_ms, began)
+        position = self.session.position + ahead
+        draft = self._draft(anchor, position, budget)
         block = anchor if draft is None else mx.concatenate([anchor, draft.tokens])
         began = perf_counter()
-        seen = self.target.verify(session.target_state, block[None])
-        verdict = accept(self.sampler, seen.logits, draft, position + 1)
-        mx.async_eval(verdict)
-        if self.timing:
-            mx.eval(verdict)
-            self._clock(self.stats.verify_ms, began)
-        return Cycle(rows, draft, seen, verdict)
+        seen = self.target.verify(self.session.target_state, block[None])
+        logits = seen.logits if self.constraint is None else self._constrained(seen.logits, draft)
+        verdict = accept(self.sampler, logits, draft, position + 1)
+        cycle = Cycle(block.shape[0], seen.features, verdict, self._logprobs(seen.logits, verdict))
+        mx.async_eval(cycle.verdict, cycle.logprobs)
+        self._clock(self.stats.verify_ms, began, cycle.verdict)
+        return cycle
+
+    def _draft(self, anchor: mx.array, position: int, budget: int) -> Draft | None:
+        rows = 1 if self.drafter is None else self.width.choose(budget)
+        if rows == 1:
+            return None
+        began, chance = perf_counter(), self.sampler.chance(position + 1)
+        draft = self.drafter.propose(self.target, anchor, self.session.draft_context, rows - 1, chance)
+        self._clock(self.stats.draft_ms, began, draft.tokens)
+        return draft
+
+    def _constrained(self, logits: mx.array, draft: Draft | None) -> mx.array:
+        tokens = [] if draft is None else draft.tokens.tolist()
+        self.stats.syncs += draft is not None
+        allowed = mx.array(self.constraint.rows(tokens))
+        if not mx.any(allowed[0]).item():
+            raise SplashliteError("the constraint allows no token at all here: the grammar cannot be completed from this text")
+        return mx.where(allowed, logits, -mx.inf)
+
+    def _logprobs(self, logits: mx.array, verdict: mx.array):
+        if self.logprobs is None:
+            return None
+        logits = logits.astype(mx.float32)
+        total = mx.logsumexp(logits, axis=-1, keepdims=True)
+        chosen = mx.take_along_axis(logits, verdict[1:, None], axis=1) - total
+        ids, values = kernels.top_k(logits, max(self.logprobs, 1))
+        return chosen[:, 0], ids, values - total
 
     def _ahead(self, cycle: Cycle, budget: int) -> Cycle | None:
         """In plain decoding the next cycle needs no word from the host: build it while the device works."""
-        if self.drafter is not None or budget <= 1:
+        if self.drafter is not None or self.constraint is not None or budget <= 1:
             return None
         self.session.target_state.commit(1)
         self.sampler.observe(cycle.next_anchor)
@@ -99,14 +144,28 @@ class Loop:
         """The cycle's only host synchronisation."""
         count, *tokens = cycle.verdict.tolist()
         self.stats.syncs += 1
+        if count < 0:
+            raise SplashliteError(
+                "the target's logits are not numbers (NaN): its weights are damaged or overflow their type; try dtype='float32'"
+            )
         return tokens[:count]
 
     def _commit(self, cycle: Cycle, tokens: list[int], ahead: Cycle | None) -> None:
         if ahead is None:
             self.session.target_state.commit(len(tokens))
             self.sampler.observe(mx.array(tokens, mx.uint32))
-        self.session.commit(tokens, cycle.seen.features)
+        if self.constraint is not None:
+            self.constraint.commit(tokens)
+        self.session.commit(tokens, cycle.features)
 
-    @staticmethod
-    def _clock(times: list[float], began: float) -> None:
-        times.append((perf_counter() - began) * 1000)
+    def _report(self, cycle: Cycle, count: int) -> list[TokenLogprob] | None:
+        if cycle.logprobs is None:
+            return None
+        chosen, ids, values = (array[:count].tolist() for array in cycle.logprobs)
+        best = [list(zip(*row))[: self.logprobs] for row in zip(ids, values)]
+        return [TokenLogprob(logprob, top) for logprob, top in zip(chosen, best)]
+
+    def _clock(self, times: list[float] | None, began: float, result: mx.array) -> None:
+        if self.timing:
+            mx.eval(result)
+            times.append((perf_counter() - began) * 1000)

@@ -19,7 +19,7 @@ from splashlite.errors import UsageError
 CHECK_BUDGET_MS = 1000
 SECTION = re.compile(r"^// ---- (\w+).*? ----\n", re.MULTILINE)
 
-_kernels: dict[str, "Kernel"] = {}
+registry: dict[str, "Kernel"] = {}
 _runner = None
 _forced = ""
 
@@ -65,7 +65,13 @@ def _known(backend: str) -> str:
 
 def choice() -> dict[str, str]:
     """What each kernel runs on: "metal", "reference" or "emulator", with the reason where one is switched off."""
-    return {name: each.status() for name, each in sorted(_kernels.items())}
+    return {name: each.status() for name, each in sorted(registry.items())}
+
+
+def source(file: str, section: str) -> tuple[str, str]:
+    """The header of metal/FILE.metal and the body of one of its sections, as `mx.fast.metal_kernel` takes them."""
+    header, *sections = SECTION.split((data_folder("metal") / f"{file}.metal").read_text())
+    return header, dict(zip(sections[::2], sections[1::2], strict=True))[section]
 
 
 class Kernel:
@@ -79,19 +85,21 @@ class Kernel:
         self.name, self.file, self.inputs, self.outputs = name, file, inputs, outputs
         self._check, self._note = check, note
         self._fault: str | None = None  # None: not checked yet; "": sound
-        _kernels[name] = self
+        registry[name] = self
 
     @cached_property
     def launch(self):
         """The kernel as MLX builds it, made once."""
-        header, *sections = SECTION.split((data_folder("metal") / f"{self.file}.metal").read_text())
-        source = dict(zip(sections[::2], sections[1::2], strict=True))[self.name]
+        return self.built(*source(self.file, self.name))
+
+    def built(self, header: str, body: str):
+        """What MLX makes of a header and a body under this kernel's name and arguments."""
         return mx.fast.metal_kernel(
             name=f"splashlite_{self.name}",
             input_names=self.inputs,
             output_names=self.outputs,
             header=header,
-            source=source,
+            source=body,
         )
 
     def __call__(self, **arguments) -> list[mx.array]:

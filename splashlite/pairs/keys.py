@@ -26,17 +26,16 @@ _DTYPES = {"bfloat16": mx.bfloat16, "float32": mx.float32, "float16": mx.float16
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 # what Hugging Face configurations carry along that a drafter's forward pass never reads
-_MEANINGLESS = frozenset(
+_UNREAD = frozenset(
     """
-    _name_or_path add_cross_attention attention_dropout auto_map bad_words_ids base_model_name_or_path begin_suppress_tokens
-    bos_token_id chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample
-    early_stopping encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
-    forced_bos_token_id forced_eos_token_id id2label initializer_range is_decoder is_encoder_decoder label2id length_penalty
-    max_length max_window_layers min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences
-    output_attentions output_hidden_states output_scores pad_token_id prefix problem_type pruned_heads remove_invalid_values
-    repetition_penalty return_dict return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature
-    tie_encoder_decoder tie_word_embeddings tokenizer_class top_k top_p torchscript transformers_version typical_p
-    use_bfloat16 use_cache
+    _name_or_path add_cross_attention auto_map bad_words_ids base_model_name_or_path begin_suppress_tokens
+    chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id diversity_penalty do_sample
+    early_stopping encoder_no_repeat_ngram_size exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_eos_token_id id2label is_decoder is_encoder_decoder label2id length_penalty max_length min_length
+    no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions output_hidden_states
+    output_scores prefix problem_type pruned_heads remove_invalid_values repetition_penalty return_dict
+    return_dict_in_generate sep_token_id suppress_tokens task_specific_params temperature tie_encoder_decoder
+    tokenizer_class top_k top_p torchscript typical_p use_bfloat16
     """.split()
 )
 # rope_type: the further keys it must have, and those it may have (as mlx-lm's initialize_rope reads them)
@@ -74,10 +73,19 @@ def _number(says: str, holds: Callable[[float], bool]) -> _Rule:
 
 
 def _exactly(wanted) -> _Rule:
-    return _Rule(f"{wanted!r}, nothing else is supported", lambda value: type(value) is type(wanted) and value == wanted)
+    return _Rule(
+        f"{wanted!r}, nothing else is supported", lambda value: type(value) is type(wanted) and value == wanted
+    )
 
 
 _BOOLEAN = _Rule("true or false", lambda value: type(value) is bool)
+_TOKEN_IDS = _Rule(
+    "null, a token id or a list of them",
+    lambda value: (
+        value is None
+        or all(type(each) is int and each >= 0 for each in (value if isinstance(value, list) else [value]))
+    ),
+)
 _POSITIVE = _number("a number above 0", lambda value: value > 0)
 
 _RULES = {
@@ -86,7 +94,7 @@ _RULES = {
     "num_hidden_layers": _whole(1, 1024),
     "num_attention_heads": _whole(1),
     "num_key_value_heads": _whole(1),
-    "head_dim": _Rule("an even whole number above 0", lambda value: type(value) is int and value > 0 and value % 2 == 0),
+    "head_dim": _Rule("an even whole number above 0", lambda value: _whole(2).holds(value) and value % 2 == 0),
     "vocab_size": _whole(2),
     "max_position_embeddings": _whole(1),
     "rms_norm_eps": _number("a number above 0 and below 0.01", lambda value: 0 < value < 0.01),
@@ -96,7 +104,7 @@ _RULES = {
         f"a list of {' and '.join(_LAYER_TYPES)}",
         lambda value: isinstance(value, list) and all(each in _LAYER_TYPES for each in value),
     ),
-    "sliding_window": _Rule("null or a whole number above 0", lambda value: value is None or (type(value) is int and value > 0)),
+    "sliding_window": _Rule("null or a whole number above 0", lambda value: value is None or _whole(1).holds(value)),
     "use_sliding_window": _BOOLEAN,
     "is_causal": _BOOLEAN,
     "hidden_act": _exactly("silu"),
@@ -122,9 +130,22 @@ _RULES = {
     "projector_type": _exactly("dflash"),
 }  # fmt: skip
 
+# unread as well, but every published configuration has them: a wrong type there means a damaged file
+_CARRIED = {
+    "attention_dropout": _number("a number from 0 to 1", lambda value: 0 <= value <= 1),
+    "initializer_range": _POSITIVE,
+    "max_window_layers": _whole(0),
+    "tie_word_embeddings": _BOOLEAN,
+    "use_cache": _BOOLEAN,
+    "transformers_version": _Rule("a string", lambda value: isinstance(value, str)),
+    "bos_token_id": _TOKEN_IDS,
+    "eos_token_id": _TOKEN_IDS,
+    "pad_token_id": _TOKEN_IDS,
+}
+
 # where a fact may stand; anything not listed stands at the top level only
-_DRAFTING = ("block_size", "mask_token_id", "target_layer_ids", "num_target_layers", "is_causal", "input_embedding_scale",
-             "output_multiplier", "final_logit_softcapping")  # fmt: skip
+_DRAFTING = ("block_size", "mask_token_id", "target_layer_ids", "num_target_layers", "is_causal",
+             "input_embedding_scale", "output_multiplier", "final_logit_softcapping")  # fmt: skip
 _SECOND_ONLY = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
 _PLACES = {name: ((name,), (_NESTED, name)) for name in (*_DRAFTING, *_SECOND_ONLY)}
 _PLACES["is_causal"] += ((_NESTED, "causal"),)
@@ -148,12 +169,18 @@ def read(raw: dict, path: Path) -> Keys:
     second = _SECOND_ONLY if kind == "dflash2" else ()
     optional = {"input_embedding_scale", "output_multiplier", "final_logit_softcapping", "projector_type"}
     optional |= {"is_causal"} if kind == "dflash" else set()
-    optional |= {"vocab_size", "num_target_layers", "use_sliding_window", "attention_bias", "rope_type"} if assistant else set()
+    optional |= (
+        {"vocab_size", "num_target_layers", "use_sliding_window", "attention_bias", "rope_type"} if assistant else set()
+    )
     wanted = [name for name in _RULES if name not in _SECOND_ONLY or name in second]
     found = {name: reader.fact(name, required=name not in optional) for name in wanted}
     reader.refuse_unknown(wanted)
     _check_together(found, reader)
-    names = {"num_layers": "num_hidden_layers", "num_heads": "num_attention_heads", "num_kv_heads": "num_key_value_heads"}
+    names = {
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "num_kv_heads": "num_key_value_heads",
+    }
     fields = {
         name: found.get(names.get(name, name))
         for name in (
@@ -192,7 +219,9 @@ class _Config:
             )
         for key in ("quantization", "quantization_config"):
             if self._raw.get(key) is not None:
-                raise self.error(f"{key}: quantized drafter files are not supported; use the published one and draft_bits=4")
+                raise self.error(
+                    f"{key}: quantized drafter files are not supported; use the published one and draft_bits=4"
+                )
         wanted = "muse_glimmer_assistant" if named[0] == _ASSISTANT else "qwen3"
         if self._raw.get("model_type") != wanted:
             raise self.error(f"model_type must be {wanted!r} for {named[0]}, not {self._raw.get('model_type')!r}")
@@ -223,14 +252,26 @@ class _Config:
     def refuse_unknown(self, known: list[str]) -> None:
         """Refuse every key that is neither a known fact's nor known to be meaningless."""
         places = {place for name in known for place in _PLACES.get(name, ((name,),))}
-        top = {place[0] for place in places} | {"architectures", "model_type", "quantization", "quantization_config", "model_file"}
+        top = {place[0] for place in places} | {
+            "architectures",
+            "model_type",
+            "quantization",
+            "quantization_config",
+            "model_file",
+        }
         for key in self._raw:
-            if key not in top and key not in _MEANINGLESS:
-                raise self.error(f"{key} is unknown and may change what this kind of drafter computes: it is not supported")
+            if key not in top and key not in _UNREAD and key not in _CARRIED:
+                raise self.error(
+                    f"{key} is unknown and may change what this kind of drafter computes: it is not supported"
+                )
+            if key in _CARRIED and not _CARRIED[key].holds(self._raw[key]):
+                raise self.error(f"{key} is {self._raw[key]!r}, but must be {_CARRIED[key].says}")
         nested = {place[1] for place in places if place[0] == _NESTED and len(place) == 2}
         for key in self._raw.get(_NESTED) or {}:
             if key not in nested:
-                raise self.error(f"{_NESTED}.{key} is unknown and may change what this kind of drafter computes: it is not supported")
+                raise self.error(
+                    f"{_NESTED}.{key} is unknown and may change what this kind of drafter computes: it is not supported"
+                )
 
     def rope_scaling(self, rope_type: str) -> dict | None:
         """The scaling as mlx-lm's initialize_rope takes it, None for plain RoPE."""
@@ -264,16 +305,24 @@ class _Config:
 def _check_together(found: dict, config: _Config) -> None:
     """Refuse values that contradict one another."""
     if len(found["layer_types"]) != found["num_hidden_layers"]:
-        raise config.error(f"layer_types has {len(found['layer_types'])} entries, but num_hidden_layers is {found['num_hidden_layers']}")
+        raise config.error(
+            f"layer_types has {len(found['layer_types'])} entries, "
+            f"but num_hidden_layers is {found['num_hidden_layers']}"
+        )
     if found["num_attention_heads"] % found["num_key_value_heads"]:
         raise config.error(
-            f"num_key_value_heads ({found['num_key_value_heads']}) must divide num_attention_heads ({found['num_attention_heads']})"
+            f"num_key_value_heads ({found['num_key_value_heads']}) must divide "
+            f"num_attention_heads ({found['num_attention_heads']})"
         )
     slides = "sliding_attention" in found["layer_types"]
     if slides and found["sliding_window"] is None:
-        raise config.error("sliding_window is null, but layer_types names sliding_attention: it must be a whole number above 0")
+        raise config.error(
+            "sliding_window is null, but layer_types names sliding_attention: it must be a whole number above 0"
+        )
     if found["use_sliding_window"] is not None and found["use_sliding_window"] != slides:
-        raise config.error(f"use_sliding_window is {found['use_sliding_window']}, but layer_types is {found['layer_types']}")
+        raise config.error(
+            f"use_sliding_window is {found['use_sliding_window']}, but layer_types is {found['layer_types']}"
+        )
     if found["vocab_size"] is not None and found["mask_token_id"] >= found["vocab_size"]:
         raise config.error(f"mask_token_id is {found['mask_token_id']}, but vocab_size is {found['vocab_size']}")
     layers = found["num_target_layers"]
@@ -284,4 +333,6 @@ def _check_together(found: dict, config: _Config) -> None:
     if found["selector_top_k"] > found["vocab_size"]:
         raise config.error(f"selector_top_k is {found['selector_top_k']}, but vocab_size is {found['vocab_size']}")
     if found["hidden_size"] % found["conv_group_size"]:
-        raise config.error(f"conv_group_size ({found['conv_group_size']}) must divide hidden_size ({found['hidden_size']})")
+        raise config.error(
+            f"conv_group_size ({found['conv_group_size']}) must divide hidden_size ({found['hidden_size']})"
+        )

@@ -2,10 +2,11 @@
 
 import difflib
 import re
-import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+import tomllib
 
 from splashlite.data import data_folder
 from splashlite.errors import SplashliteError, UsageError
@@ -53,7 +54,9 @@ def resolve(name: str | None = None, *, target: str | None = None, drafter: str 
         return _for_target(target)
     pair = _named(name, target)
     if target is not None:
-        pair = replace(pair, target=_source(target), sampling=_sampling_of(target), why=f"{pair.why}, with target {target}")
+        pair = replace(
+            pair, target=_source(target), sampling=_sampling_of(target), why=f"{pair.why}, with target {target}"
+        )
     if drafter is not None:
         pair = replace(pair, drafter=_source(drafter), why=f"{pair.why}, with drafter {drafter}")
     return pair
@@ -86,9 +89,13 @@ def _named(name: str, target: str | None) -> Pair:
         if name.split("@")[0].lower() in map(str.lower, pair.drafters):
             return pair.pair(f"{name} is the drafter of {pair.name}", drafter=_source(name))
         if name.split("@")[0].lower() in map(str.lower, pair.targets):
-            raise UsageError(f"{name} is a target, not a drafter: load {pair.name}, or pass target={name!r} and a drafter")
+            raise UsageError(
+                f"{name} is a target, not a drafter: load {pair.name}, or pass target={name!r} and a drafter"
+            )
     if _is_local(name):
-        return _unknown(name, read_config(Path(name).expanduser()), _read(Path(name).expanduser() / "README.md"), target)
+        return _unknown(
+            name, read_config(Path(name).expanduser()), _read(Path(name).expanduser() / "README.md"), target
+        )
     if _is_repository(name):
         if target is not None:  # nothing to look up
             return Pair(None, _source(target), _source(name), {}, None, (), f"{name} was given as the drafter")
@@ -96,8 +103,10 @@ def _named(name: str, target: str | None) -> Pair:
         config = hub.small_file(repo, revision or None, "config.json")
         card = hub.small_file(repo, revision or None, "README.md")
         return _unknown(name, read_json(config) if config else {}, _read(card), target)
-    near = difflib.get_close_matches(name.lower(), _known(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known pairs are {', '.join(known_names())}"
+    near = [each for each in _known() if each.startswith(name.lower())] or difflib.get_close_matches(
+        name.lower(), _known()
+    )
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known pairs are {', '.join(known_names())}"
     raise UsageError(f"{name!r} is no known pair, no drafter's repository id and no folder: {hint}")
 
 
@@ -111,7 +120,9 @@ def _unknown(name: str, config: dict, card: str, target: str | None) -> Pair:
     if not base:
         raise SplashliteError(f"{name} does not name its base model: pass the target as target=")
     if not isinstance(base, str) or not _is_repository(base):
-        raise SplashliteError(f"{name} names {base!r} as its base model, which is no single repository id: pass the target as target=")
+        raise SplashliteError(
+            f"{name} names {base!r} as its base model, which is no single repository id: pass the target as target="
+        )
     why = f"{name} names {base} as its base model"
     for pair in _known().values():
         if base.lower() in map(str.lower, pair.targets):
@@ -140,7 +151,9 @@ def _source(text: str) -> Source:
     path = Path(text).expanduser()
     if _is_local(text) or path.suffix == ".gguf":
         if not path.exists():
-            raise UsageError(f"there is nothing at {path}: give a model folder, a .gguf file or a repository id (owner/name)")
+            raise UsageError(
+                f"there is nothing at {path}: give a model folder, a .gguf file or a repository id (owner/name)"
+            )
         return Source((Local(path),))
     if not _is_repository(text):
         raise UsageError(f"{text!r} is neither a model folder nor a repository id (owner/name)")
@@ -149,7 +162,7 @@ def _source(text: str) -> Source:
 
 
 def _is_local(text: str) -> bool:
-    return text.startswith((".", "/", "~")) or Path(text).is_dir()
+    return text.startswith((".", "/", "~")) or (text != "" and Path(text).is_dir())
 
 
 def _is_repository(text: str) -> bool:
@@ -196,7 +209,7 @@ def _known() -> dict[str, _Known]:
 
 
 def _read_pair(path: Path) -> _Known:
-    """A pair.toml: [target] id, by_quantization, default (or files); [drafter] ids or folder, also; sampling, licence."""
+    """A pair.toml: [target] id, by_quantization, default (or files); [drafter] ids or folder, also; licence...."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     target, drafter = content["target"], content["drafter"]
     sizes = target.get("by_quantization", {})

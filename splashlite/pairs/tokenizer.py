@@ -42,8 +42,8 @@ class Tokenizer:
         """Token ids of a text; `add_special_tokens` is whether the model's own prefix (often none) is put before it."""
         try:
             return self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        except UnicodeEncodeError:
-            raise UsageError("the text holds a lone surrogate, which is not a character: give valid Unicode") from None
+        except (TypeError, UnicodeEncodeError):
+            raise UsageError("a prompt must be text without lone surrogates, which are no characters") from None
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of token ids; ids without a token are left out."""
@@ -66,7 +66,7 @@ class Tokenizer:
 
         try:
             return self._fast.apply_chat_template(messages, tokenize=False, **{"add_generation_prompt": True, **kwargs})
-        except (TemplateError, TypeError, KeyError) as problem:
+        except (TemplateError, TypeError, ValueError, KeyError) as problem:
             raise UsageError(f"the model's chat template refuses these messages: {problem}") from problem
 
 
@@ -82,9 +82,14 @@ def load_tokenizer(path, config: dict) -> Tokenizer | None:
     if path.suffix == ".gguf":
         return _from_gguf(path, read_header(path).metadata)
     if not (path / "tokenizer.json").is_file():
-        others = [name for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json") if (path / name).is_file()]
+        others = [
+            name for name in ("tokenizer.model", "vocab.json", "tokenizer_config.json") if (path / name).is_file()
+        ]
         if others:
-            raise SplashliteError(f"{path} has {others[0]} but no tokenizer.json: only fast tokenizers are supported, get the model's tokenizer.json")
+            raise SplashliteError(
+                f"{path} has {others[0]} but no tokenizer.json: only fast tokenizers are supported, "
+                "get the model's tokenizer.json"
+            )
         return None
     from transformers import PreTrainedTokenizerFast
 
@@ -127,12 +132,16 @@ def _from_gguf(path: Path, metadata: dict) -> Tokenizer:
     def field(name: str, kind: type):
         value = metadata.get(f"tokenizer.ggml.{name}")
         if not isinstance(value, kind):
-            raise SplashliteError(f"{path}: tokenizer.ggml.{name} is missing or of the wrong type; use a safetensors folder")
+            raise SplashliteError(
+                f"{path}: tokenizer.ggml.{name} is missing or of the wrong type; use a safetensors folder"
+            )
         return value
 
     if (field("model", str), field("pre", str)) != ("gpt2", "smollm"):
         kind = f"{metadata['tokenizer.ggml.model']}/{metadata['tokenizer.ggml.pre']}"
-        raise SplashliteError(f"{path}: tokenizer {kind} is not supported from GGUF (gpt2/smollm is): use a safetensors folder")
+        raise SplashliteError(
+            f"{path}: tokenizer {kind} is not supported from GGUF (gpt2/smollm is): use a safetensors folder"
+        )
     tokens, merges, types = field("tokens", list), field("merges", list), field("token_type", list)
     vocabulary = {token: place for place, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens) or len(types) != len(tokens):
@@ -141,7 +150,9 @@ def _from_gguf(path: Path, metadata: dict) -> Tokenizer:
     digits = pre_tokenizers.Digits(individual_digits=True)
     backend.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == _CONTROL])
+    backend.add_special_tokens(
+        [AddedToken(t, special=True, normalized=False) for t, kind in zip(tokens, types) if kind == _CONTROL]
+    )
     backend.add_tokens([AddedToken(t, normalized=False) for t, kind in zip(tokens, types) if kind == _USER_DEFINED])
 
     def token(name: str) -> int | None:
@@ -158,5 +169,7 @@ def _from_gguf(path: Path, metadata: dict) -> Tokenizer:
         chat_template=metadata.get("tokenizer.chat_template"),
     )
     if metadata.get("tokenizer.ggml.add_bos_token", False):
-        raise SplashliteError(f"{path}: tokenizer.ggml.add_bos_token is not supported from GGUF: use a safetensors folder")
+        raise SplashliteError(
+            f"{path}: tokenizer.ggml.add_bos_token is not supported from GGUF: use a safetensors folder"
+        )
     return Tokenizer(fast, {each for each in (eos, token("eot")) if each is not None})

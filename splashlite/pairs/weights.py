@@ -16,11 +16,12 @@ def read_json(path: Path) -> dict:
     """A JSON object from a file; SplashliteError when it is missing, not JSON, not an object, or names a key twice."""
 
     def once(pairs):
-        names = [name for name, _ in pairs]
-        for name in names:
-            if names.count(name) > 1:
+        content = {}
+        for name, value in pairs:
+            if name in content:
                 raise SplashliteError(f"{path} gives {name} twice: leave one of them out")
-        return dict(pairs)
+            content[name] = value
+        return content
 
     try:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
@@ -72,7 +73,9 @@ def _indexed(folder: Path) -> list[Path]:
     names = sorted(set(weight_map.values()))
     for name in names:
         if Path(name).name != name or "\\" in name or name in ("", ".", "..") or not name.endswith(".safetensors"):
-            raise SplashliteError(f"{folder / _INDEX} names {name!r}: only .safetensors files of that folder itself are read")
+            raise SplashliteError(
+                f"{folder / _INDEX} names {name!r}: only .safetensors files of that folder itself are read"
+            )
         if not (folder / name).is_file():
             raise SplashliteError(f"{folder / name} is missing, though the index names it: fetch the model again")
     return [folder / name for name in names]

@@ -40,7 +40,7 @@ class Piece:
 class Tokenizer:
     """One character is one token."""
 
-    decoder = ({"type": "Fuse"},)
+    decoder = ({"type": "ByteLevel"},)
     eos_ids = frozenset()
     has_chat_template = True
 
@@ -68,7 +68,8 @@ class Engine:
         self.script = script or scripted
         self.delay, self.block = delay, block
         self.tokenizer = Tokenizer(thinks)
-        self.pair = SimpleNamespace(name="fake", sampling={"temperature": 0.5})
+        self.pair = SimpleNamespace(name="fake")
+        self.sampling = {"temperature": 0.5, "top_p": 1.0}
         self.asked, self.closed, self.context = [], 0, 2048
         self.on_prefill = lambda done, total: None
         self._stop = False

@@ -46,7 +46,7 @@ class Terminal:
     def screen(self):
         return "\n".join(line.rstrip() for line in self.view.display).rstrip()
 
-    def wait(self, wanted, seconds=15):
+    def wait(self, wanted, seconds=8):
         """Read until `wanted` (text, or a test of the whole text) is shown."""
         met = wanted if callable(wanted) else lambda text: wanted in text
         end = time.monotonic() + seconds

@@ -1,0 +1,1 @@
+"""splashlite doctor: what this machine and one pair are like, and what is wrong with them."""

@@ -1,0 +1,73 @@
+"""Kernel against reference, by the clock: measured once per machine and shape, kept in the cache folder."""
+
+import json
+import os
+import time
+
+import mlx.core as mx
+
+from splashlite.cache import cache_folder
+from splashlite.data import data_folder
+
+REPEATS = 12
+MARGIN = 0.97  # a kernel has to be clearly faster
+
+
+class Races:
+    """The measured times of one kernel and its reference on this machine, by shape.
+
+    They hold for one GPU, one MLX and one kernel source; when any of these changes, they are measured again.
+    """
+
+    def __init__(self, kernel: str):
+        self.kernel = kernel
+        self._times: dict[str, list[float]] | None = None
+
+    def won(self, shape: str, kernel, reference, arguments) -> bool:
+        """Whether kernel(*arguments) is faster here than reference(*arguments): from the cache, or measured now."""
+        times = self._load()
+        if shape not in times:
+            times[shape] = [_median_ms(kernel, arguments), _median_ms(reference, arguments)]
+            self._save()
+        kernel_ms, reference_ms = times[shape]
+        return kernel_ms < MARGIN * reference_ms
+
+    def times(self) -> dict[str, tuple[float, float]]:
+        """Per shape: (kernel_ms, reference_ms) as measured on this machine."""
+        return {shape: tuple(pair) for shape, pair in self._load().items()}
+
+    def summary(self) -> str:
+        """How many of the measured shapes the kernel won."""
+        pairs = self._load().values()
+        return f"faster than MLX's own in {sum(a < MARGIN * b for a, b in pairs)} of {len(pairs)} shapes measured here"
+
+    def _path(self):
+        return cache_folder() / f"{self.kernel}.json"
+
+    def _machine(self) -> list:
+        source = (data_folder("metal") / f"{self.kernel}.metal").read_text()
+        return [mx.device_info().get("device_name", ""), mx.__version__, source]
+
+    def _load(self) -> dict:
+        if self._times is None:
+            try:
+                kept = json.loads(self._path().read_text())
+            except (FileNotFoundError, json.JSONDecodeError):
+                kept = {}
+            self._times = kept["times"] if kept.get("machine") == self._machine() else {}
+        return self._times
+
+    def _save(self) -> None:
+        partial = self._path().with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(json.dumps({"machine": self._machine(), "times": self._times}, indent=1))
+        partial.replace(self._path())
+
+
+def _median_ms(function, arguments) -> float:
+    mx.eval(function(*arguments))
+    times = []
+    for _ in range(REPEATS):
+        start = time.perf_counter()
+        mx.eval(function(*arguments))
+        times.append((time.perf_counter() - start) * 1000)
+    return sorted(times)[REPEATS // 2]

@@ -1,0 +1,1 @@
+"""The local API (OpenAI's and Anthropic's shapes) and the chat page, over one engine."""

@@ -1,0 +1,129 @@
+"""A model's chat template: what it reads, and rendering it within a time limit."""
+
+import ctypes
+import json
+import threading
+
+from splashlite.errors import UsageError
+from splashlite.server.problems import Problem, invalid, unsupported
+
+RENDER_S = 10  # the longest a template may run
+RESERVED = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
+RESERVED |= {"bos_token", "eos_token", "unk_token", "pad_token", "raise_exception", "strftime_now"}
+
+
+class Arguments(dict):
+    """Arguments of a past tool call: a mapping for templates that walk it, JSON for templates that print it."""
+
+    def __str__(self) -> str:
+        return json.dumps(self, ensure_ascii=False)
+
+
+class Template:
+    """`text` is the template's source ("" where there is none), `variables` the names that it reads."""
+
+    def __init__(self, tokenizer):
+        self.tokenizer = tokenizer
+        source = tokenizer._fast.chat_template if tokenizer is not None else None
+        self.text = "\n".join(source.values()) if isinstance(source, dict) else source or ""
+        self.variables = _variables(self.text)
+
+    @property
+    def takes_tools(self) -> bool:
+        return "tools" in self.variables
+
+    def settings(self, given: dict | None, effort: str | None, thinks: bool | None) -> dict:
+        """Template settings of a request: what it gave, and what its reasoning effort or thinking switch mean here.
+
+        Raises Problem for a setting that the template does not read.
+        """
+        settings = dict(given or {})
+        for name in settings:
+            if name in RESERVED or name not in self.variables:
+                readable = sorted(self.variables - RESERVED)
+                offer = f"it reads {', '.join(readable)}" if readable else "it reads none"
+                raise unsupported(f"chat_template_kwargs.{name}", f"this model's template has no such setting, {offer}")
+        if effort is not None:
+            settings |= self._effort(effort)
+        if thinks is not None:
+            settings |= self._switch(thinks)
+        return settings
+
+    def _effort(self, effort: str) -> dict:
+        switch = {"enable_thinking": effort != "none"} if "enable_thinking" in self.variables else {}
+        if effort == "none" and (switch or not self.variables & {"reasoning_effort"}):
+            return switch
+        if "reasoning_effort" in self.variables:
+            return switch | {"reasoning_effort": effort}
+        if not switch:
+            raise unsupported("reasoning_effort", 'this model does not reason: leave it out, or say "none"')
+        return switch
+
+    def _switch(self, thinks: bool) -> dict:
+        if "enable_thinking" in self.variables:
+            return {"enable_thinking": thinks}
+        if thinks:
+            raise unsupported("thinking", "this model's template cannot switch thinking on: leave it out")
+        return {}
+
+    def render(self, messages: list[dict], tools: list[dict] | None, settings: dict) -> str:
+        """The prompt's text. Raises UsageError when the template refuses the messages, Problem 400 when it runs too long."""
+        given = {"tools": tools} if tools else {}
+        return _within(RENDER_S, lambda: self.tokenizer.render(messages, **given, **settings))
+
+
+def arguments(text: str, place: str) -> Arguments:
+    """The arguments of a past call, which the APIs carry as JSON text."""
+    try:
+        content = json.loads(text or "{}")
+    except ValueError:
+        raise invalid(place, "must be a JSON object written as a string") from None
+    if not isinstance(content, dict):
+        raise invalid(place, "must be a JSON object written as a string")
+    return Arguments(content)
+
+
+def _variables(source: str) -> frozenset[str]:
+    from jinja2 import TemplateSyntaxError, meta
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):  # transformers' own block, which marks what the assistant says
+        tags = {"generation"}
+
+        def parse(self, parser):
+            next(parser.stream)
+            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
+
+    environment = ImmutableSandboxedEnvironment(extensions=[loopcontrols, Generation])
+    try:
+        return frozenset(meta.find_undeclared_variables(environment.parse(source)))
+    except TemplateSyntaxError as problem:
+        raise UsageError(f"this model's chat template is not valid Jinja: {problem}") from None
+
+
+class _TooSlow(Exception):
+    pass
+
+
+def _within(seconds: float, work):
+    """work(), interrupted at its next step when it runs longer. Templates run as Python code, so they can be."""
+    thread, lock, ended = threading.get_ident(), threading.Lock(), False
+
+    def interrupt():
+        with lock:
+            if not ended:
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(_TooSlow))
+
+    timer = threading.Timer(seconds, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        try:
+            return work()
+        finally:
+            with lock:
+                ended = True
+            timer.cancel()
+    except _TooSlow:
+        raise Problem(400, f"the model's chat template ran longer than {seconds:g} seconds on these messages") from None

@@ -1,0 +1,1 @@
+"""The pairs on this machine: splashlite models, pull, rm and show."""

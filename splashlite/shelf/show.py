@@ -1,0 +1,150 @@
+"""What `splashlite models`, `show`, `pull` and `rm` say."""
+
+import json
+import logging
+import sys
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from splashlite.chat.numbers import DOT, size
+from splashlite.chat.screen import Screen
+from splashlite.errors import SplashliteError
+from splashlite.pairs.fetch import fetch
+from splashlite.pairs.resolve import Pair, resolve
+from splashlite.shelf import stock
+
+
+def models(as_json: bool) -> None:
+    """Every pair known by name."""
+    facts = [_facts(pair) for pair in stock.pairs()]
+    if as_json:
+        json.dump(facts, sys.stdout, indent=2)
+        print()
+        return
+    screen = Screen()
+    for fact in facts:
+        screen.line(fact["name"], "bold")
+        screen.line(f"{fact['target']} + {fact['drafter']}", indent=2)
+        screen.dim(DOT.join((_here(fact), _need(fact), fact["licence"])), indent=2)
+    screen.line("")
+    screen.dim(f"This machine has {size(stock.usable_bytes())} for a model. splashlite pull NAME downloads a pair, "
+               "splashlite chat NAME does so too and starts it; any other drafter's repository id works as a name.")
+
+
+def show(name: str | None, target: str | None, drafter: str | None, as_json: bool) -> None:
+    """What a name stands for, and why."""
+    pair = resolve(name, target=target, drafter=drafter)
+    facts = _facts(pair)
+    if as_json:
+        json.dump(facts, sys.stdout, indent=2)
+        print()
+        return
+    rows = [("pair", facts["name"] or "without a name"), ("why", pair.why)]
+    for label, each in zip(("target", "drafter"), stock.halves(pair), strict=False):
+        rows.append((label, DOT.join(str(place) for place in each.source.places)))
+        rows.append(("", f"{each.path}, {size(each.disk_bytes)}" if each.path else each.state))
+    if pair.drafter is None:
+        rows.append(("drafter", "none: it decodes plainly"))
+    sampling = ", ".join(f"{key} {value:g}" for key, value in pair.sampling.items())
+    rows += [("sampling", sampling or "the target's own"), ("memory", _need(facts)), ("licence", facts["licence"])]
+    rows += [("note", note) for note in pair.notes]
+    Screen().grid(rows)
+
+
+def pull(name: str | None, target: str | None, drafter: str | None) -> None:
+    """Download both halves of a pair; what is here already is only checked."""
+    pair, screen = resolve(name, target=target, drafter=drafter), Screen()
+    for note in pair.notes:
+        screen.dim(note)
+    with _progress(screen) as progress:
+        for label, each in zip(("target", "drafter"), stock.halves(pair), strict=False):
+            task = progress.add_task(label, total=None)
+
+            def heard(_, done, total, task=task):
+                progress.update(task, completed=done, total=total)
+
+            path = fetch(each.source, progress=heard)
+            progress.remove_task(task)
+            progress.console.print(f"{label} {each.source} is in {path}", soft_wrap=True)
+
+
+def remove(name: str, assume_yes: bool) -> None:
+    """Say what deleting a pair frees, ask, delete."""
+    pair, screen = resolve(name), Screen()
+    parts = stock.removable(pair)
+    if not parts:
+        screen.line(f"nothing of {pair.name or name} is downloaded")
+        return
+    for part, part_bytes in parts:
+        screen.line(f"{part}, {size(part_bytes)}{_also_used(part, pair)}")
+    if not assume_yes and not click.confirm(f"Delete these and free {size(sum(b for _, b in parts))}?"):
+        raise SplashliteError("nothing was deleted")
+    screen.line(f"{size(stock.remove(pair))} freed")
+
+
+def _facts(pair: Pair) -> dict:
+    halves = stock.halves(pair)
+    return {
+        "name": pair.name,
+        "target": str(pair.target),
+        "drafter": str(pair.drafter) if pair.drafter else None,
+        "here": {label: half.state for label, half in zip(("target", "drafter"), halves, strict=False)},
+        "disk_bytes": sum(half.disk_bytes for half in halves),
+        "memory_bytes": stock.memory_bytes(pair),
+        "fits": stock.fits(pair),
+        "licence": pair.licence or "unknown",
+        "sampling": pair.sampling,
+        "why": pair.why,
+    }
+
+
+def _here(facts: dict) -> str:
+    states = set(facts["here"].values())
+    if states == {"here"}:
+        return f"downloaded, {size(facts['disk_bytes'])}"
+    if facts["disk_bytes"]:
+        return f"partly downloaded, {size(facts['disk_bytes'])}"
+    return "not downloaded"
+
+
+def _need(facts: dict) -> str:
+    if facts["memory_bytes"] is None:
+        return "memory not known"
+    verdict = "fits here" if facts["fits"] else f"too large for the {size(stock.usable_bytes())} here"
+    about = "" if set(facts["here"].values()) == {"here"} else "about "
+    return f"needs {about}{size(facts['memory_bytes'])}: {verdict}"
+
+
+def _also_used(part: str, pair: Pair) -> str:
+    others = [
+        other.name
+        for other in stock.pairs()
+        if other.name != pair.name
+        and any(str(place) == part for source in (other.target, other.drafter) if source for place in source.places)
+    ]
+    return f" (also used by {', '.join(others)})" if others else ""
+
+
+def _progress(screen: Screen) -> Progress:
+    logging.getLogger("splashlite").addHandler(_Notes(screen))
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=screen.console,
+        transient=True,
+    )
+
+
+class _Notes(logging.Handler):
+    """What the fetcher reports besides bytes, on the screen."""
+
+    def __init__(self, screen: Screen):
+        super().__init__()
+        self._screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._screen.dim(record.getMessage())
