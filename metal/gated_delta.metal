@@ -2,8 +2,8 @@
 //
 //   per row:  S = g S;   d = beta (v - S k);   S = S + d k^T;   y = S q
 //
-// S is advanced over the first `accepted` rows of the old tape and written: that is the committed state. It goes on over
-// the new rows, whose y is written, and is then dropped: the new rows are the next launch's tape.
+// S is advanced over the first `accepted` rows of the old tape and written: that is the committed state. It goes on
+// over the new rows, whose y is written, and is then dropped: the new rows are the next launch's tape.
 //
 // Four lanes share a row of S; a lane keeps Dk / 4 neighbouring elements in registers. Sums over Dk are taken as 32
 // chains of Dk / 32 neighbours, then a pairwise tree over the chains: the order of mlx-lm's kernels, so that committing

@@ -4,7 +4,9 @@
 //
 // in float. A simd-group scores a candidate: lane l adds the terms l, l + 32, ... in order, then the lanes add up as a
 // butterfly. No multiply-add is contracted, so the scores equal the reference's bit for bit. The choice by MODE:
-//   0  argmax of score;  1  inverse CDF of softmax(score / temperature) at draws[t];  2  argmax of score / temperature + draws[t,b]
+//   0  argmax of score
+//   1  inverse CDF of softmax(score / temperature) at draws[t]
+//   2  argmax of score / temperature + draws[t,b]
 // Equal values: the lowest index. NaN counts as the largest. candidates, unary [n, k]; gate [n, r]; codebooks [V, r].
 #if __METAL_VERSION__ >= 320
 #pragma METAL fp contract(off)

@@ -1,8 +1,8 @@
 // The k largest of each row of logits [R, V], in order, equal logits by lowest id; one threadgroup per row.
 //
 // Thread i owns the ids i, i + THREADS, ... and holds the best of them that is not taken yet. k times: the best of all
-// threads is taken, and its simd-group looks up what the owner holds next. Every logit is read once, and k * V / THREADS
-// of them once more; nothing is sorted.
+// threads is taken, and its simd-group looks up what the owner holds next. Every logit is read once, and
+// k * V / THREADS of them once more; nothing is sorted.
 
 // Orders floats as unsigned integers: -inf < ... < -0 = +0 < ... < inf < NaN. No float maps to 0, which means "none".
 METAL_FUNC uint rank_of(float value) {
@@ -58,7 +58,11 @@ for (uint place = 0; place < COUNT; ++place) {
     shared[place & 1][group] = ours;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  Entry taken = best_of_lanes(lane < THREADS / 32 ? shared[place & 1][lane] : none);
+  Entry taken = none;
+  if (lane < THREADS / 32) {
+    taken = shared[place & 1][lane];
+  }
+  taken = best_of_lanes(taken);
   if (thread_id == 0) {
     ids[row * COUNT + place] = taken.id;
     values[row * COUNT + place] = logits[start + taken.id];

@@ -1,5 +1,7 @@
 """The commands. Each imports its front only when it is called, so that --help never waits for MLX."""
 
+import glob
+import logging
 import os
 import sys
 from functools import partial
@@ -8,7 +10,9 @@ from pathlib import Path
 import click
 
 from splashlite.chat.settings import SETTINGS, Setting
+from splashlite.data import data_folder
 from splashlite.errors import SplashliteError, UsageError
+from splashlite.version import __version__
 
 
 class Value(click.ParamType):
@@ -44,11 +48,16 @@ def reply_options(function):
     return gathered
 
 
+def names_of_pairs(context, parameter, begun: str) -> list[str]:
+    """Names for the shell's completion, from the folders alone: nothing heavy is imported for a key press."""
+    return sorted(path.parent.name for path in data_folder("models").glob(f"{glob.escape(begun)}*/pair.toml"))
+
+
 def half_options(function):
     """Which pair."""
     function = click.option("--drafter", help="Another drafter: a repository id or a folder.")(function)
     function = click.option("--target", help="Another target: a repository id or a folder.")(function)
-    return click.argument("pair", required=False)(function)
+    return click.argument("pair", required=False, shell_complete=names_of_pairs)(function)
 
 
 def load_options(function):
@@ -58,10 +67,22 @@ def load_options(function):
     return half_options(bits(context(function)))
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--debug", is_flag=True, help="Show tracebacks.")
-@click.version_option(package_name="splashlite")
-def splashlite(debug):
+class Command(click.Command):
+    """A command that also takes --debug."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        debug = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks.")
+        self.params.append(debug)
+
+
+class Group(click.Group):
+    command_class = Command
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__)
+def splashlite():
     """Run a language model with its drafter: the same answers, sooner."""
 
 
@@ -159,7 +180,7 @@ def pull(pair, target, drafter):
 
 
 @splashlite.command()
-@click.argument("pair")
+@click.argument("pair", shell_complete=names_of_pairs)
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 def rm(pair, yes):
     """Delete what was downloaded for a pair.
@@ -207,6 +228,9 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     debug = "--debug" in arguments
+    if debug:
+        logging.getLogger("splashlite").addHandler(logging.StreamHandler())
+        logging.getLogger("splashlite").setLevel(logging.DEBUG)
     try:
         return splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
     except click.ClickException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from splashlite.chat.clipboard import copy
 from splashlite.chat.conversation import FORMAT, Conversation, read_text
-from splashlite.chat.numbers import first_line
+from splashlite.chat.numbers import size
 from splashlite.chat.settings import SETTINGS, setting, switch, written
 from splashlite.errors import SplashliteError, UsageError
 
@@ -122,17 +122,13 @@ def show(chat, rest: str) -> None:
         return
     if rest:
         raise UsageError(f"/show knows nothing called {rest!r}: use /show or /show thinking")
-    if chat.engine is None:
-        rows = [("engine", chat.loading.line())]
-    else:
-        chat.screen.line(first_line(chat.engine.describe(), chat.settings.get("width")))
-        rows = [(name, _plain(value)) for name, value in chat.engine.describe().items()]
-    rows += [(name, written(value)) for name, value in chat.settings.items()]
+    rows = _engine_rows(chat) + [(name, written(value)) for name, value in chat.settings.items()]
     rows += [("system message", chat.conversation.system or "none")]
     rows += [("thinking", "the model's default" if chat.think is None else written(chat.think))]
     rows += [("conversation", f"{len(chat.conversation.turns)} messages")]
     if chat.conversation.document:
-        rows += [("document", f"{len(chat.conversation.document):,} characters, in front of the first question")]
+        length = len(chat.conversation.document)
+        rows += [("document", f"{length:,} characters, in front of the first question")]
     chat.screen.grid(rows)
 
 
@@ -221,6 +217,18 @@ def drafts(chat, rest: str) -> None:
     chat.drafts = _switched(rest, "/drafts", "on or off") if rest else not chat.drafts
     tint = "underlined" if chat.screen.console.no_color else "green"
     chat.screen.line(f"drafted text is {tint}, shown as it comes, without Markdown" if chat.drafts else "no tint")
+
+
+def _engine_rows(chat) -> list[tuple[str, str]]:
+    if chat.engine is None:
+        return [("engine", chat.loading.line())]
+    facts = {name.replace("_", " "): value for name, value in chat.engine.describe().items() if value is not None}
+    kernels = facts.get("kernels")
+    if isinstance(kernels, dict):
+        facts["kernels"] = ", ".join(f"{name}: {where}" for name, where in kernels.items())
+    if "memory bytes" in facts:
+        facts["memory"] = size(facts.pop("memory bytes"))
+    return [(name, _plain(value)) for name, value in facts.items()]
 
 
 def _value(chat, name: str) -> str:

@@ -1,20 +1,30 @@
 """Waiting for the engine while the prompt is already there."""
 
+import logging
+
 from splashlite.chat.numbers import first_line, size
 
 
-class Loading:
-    """What is known about a load: a line while it lasts, the chat's first line when it is done."""
+class Loading(logging.Handler):
+    """What is known about a load: a line while it lasts, the chat's first line when it is done.
+
+    It is also where warnings go that the loading threads log, so that none lands in the middle of the input line.
+    """
 
     def __init__(self, screen, width: int | None = None):
+        super().__init__(logging.WARNING)
         self._screen, self._width = screen, width
         self._line = "loading"
+        self._notes: list[str] = []
         self._announced = False
         self.worker = None
 
     def progress(self, label: str, done: int, total: int | None) -> None:
         """A load's report of its bytes; called on the engine's thread."""
         self._line = bar(label, done, total, size)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._notes.append(record.getMessage())
 
     def line(self) -> str:
         return self._line
@@ -24,10 +34,12 @@ class Loading:
 
     def finish(self) -> None:
         """Say once which engine answers. Raises what made the load fail."""
+        while self._notes:
+            self._screen.dim(self._notes.pop(0))
         engine = self.worker.engine.result()
         if not self._announced:
             self._announced = True
-            self._screen.dim(first_line(engine.describe(), self._width))
+            self._screen.dim(first_line(engine, self._width))
 
 
 def bar(label: str, done: int, total: int | None, unit) -> str:
@@ -36,7 +48,3 @@ def bar(label: str, done: int, total: int | None, unit) -> str:
         return f"{label} {unit(done)}" if done else label
     full = min(20, 20 * done // total)
     return f"{label} {'━' * full}{'─' * (20 - full)} {unit(done)} of {unit(total)}"
-
-
-def tokens(count: int) -> str:
-    return f"{count:,} tokens"

@@ -71,7 +71,7 @@ class Markdown:
         runs, left = inline(line, whole, self._style, self._before)
         for text, style in runs:
             self._wrap.write(text, style)
-            self._before = text[-1] if text else self._before
+        self._before = line[len(line) - len(left) - 1] if len(left) < len(line) else self._before
         if not newline:
             self._text = left
             return False

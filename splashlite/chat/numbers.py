@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 DOT = " · "
 
@@ -15,11 +16,24 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def first_line(facts: dict, width: int | None = None) -> str:
-    """Which target, drafter, quantization, width and memory; from `Engine.describe()`, where nothing is required."""
-    target = str(facts.get("target") or "unknown target")
+def short_name(source) -> str:
+    """A model's name without where it lies: the file, the folder or the repository's own part."""
+    place = source.places[0]
+    if getattr(place, "file", None):
+        return Path(place.file).stem
+    if hasattr(place, "path"):
+        path = Path(place.path).resolve()
+        return f"{path.parent.name} {path.name}" if path.name == "drafter" else path.stem
+    return str(place).partition("@")[0].rpartition("/")[2]
+
+
+def first_line(engine, width: int | None = None) -> str:
+    """Which target, drafter, quantization, width and memory; what an engine does not say is left out."""
+    facts, pair = engine.describe(), engine.pair
+    target = short_name(pair.target) if pair else str(facts.get("target") or "unknown target")
     number = ", ".join(str(facts[name]) for name in ("quantization", "dtype") if facts.get(name))
-    drafter, width = facts.get("drafter"), width or facts.get("width") or facts.get("block_size")
+    drafter = short_name(pair.drafter) if pair and pair.drafter else facts.get("drafter")
+    width = width or facts.get("width") or facts.get("block_size")
     parts = [
         f"{target} ({number})" if number else target,
         f"drafter {drafter}" if drafter else "no drafter",

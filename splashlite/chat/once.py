@@ -6,7 +6,7 @@ import sys
 from rich.console import Console
 
 from splashlite.chat.conversation import decoded
-from splashlite.chat.loading import bar, tokens
+from splashlite.chat.loading import bar
 from splashlite.chat.numbers import last_line, size
 from splashlite.chat.screen import Screen
 from splashlite.chat.visible import visible
@@ -35,7 +35,7 @@ def answer(load, prompt, *, as_json: bool = False, **options) -> None:
     """
     aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
     engine = load(lambda *report: aside.status(bar(*report, size)))
-    engine.on_prefill = lambda done, total: aside.status(bar("reading", done, total, tokens))
+    engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total, "{:,}".format))
     options.setdefault("max_tokens", engine.context)
     terminal = sys.stdout.isatty()
     text, ids, last = "", [], None

@@ -1,5 +1,6 @@
 """The chat: ask, answer, until the person leaves."""
 
+import logging
 import os
 import signal
 import sys
@@ -12,10 +13,10 @@ from splashlite.chat import commands
 from splashlite.chat.conversation import Conversation
 from splashlite.chat.drafts import Drafts
 from splashlite.chat.keyboard import Keyboard
-from splashlite.chat.loading import Loading, bar, tokens
+from splashlite.chat.loading import Loading, bar
 from splashlite.chat.numbers import Totals, last_line
 from splashlite.chat.screen import Screen, restore_terminal, silent_keyboard
-from splashlite.chat.thinking import Thinking, starts_inside
+from splashlite.chat.thinking import Thinking
 from splashlite.chat.worker import Worker
 from splashlite.errors import SplashliteError
 
@@ -51,6 +52,7 @@ def run(load, conversation: Conversation, settings: dict, think: bool | None = N
     """Chat until the person leaves. `load(progress)` returns the engine and runs on the engine's thread."""
     screen = Screen()
     loading = Loading(screen, settings.get("width"))
+    logging.getLogger("splashlite").addHandler(loading)
     loading.worker = worker = Worker(lambda: load(loading.progress))
     chat = Chat(screen, loading, worker, conversation, settings, think)
     keyboard = Keyboard(commands.helps(), commands.completions())
@@ -92,9 +94,10 @@ def reply(chat: Chat) -> None:
                 answer.run(interrupted)
     finally:
         chat.conversation.answer(answer.text)
-    if interrupted.is_set():
-        kept = "what was said is kept" if answer.text.strip() else "nothing was said, so the question was taken back"
-        chat.screen.dim(f"stopped; {kept}")
+    if interrupted.is_set() and answer.text.strip():
+        chat.screen.dim("stopped; what was said is kept")
+    elif not answer.text.strip():
+        chat.screen.dim("nothing was answered, so the question was taken back (the up key finds it)")
 
 
 def ready(chat: Chat, interrupted: threading.Event) -> bool:
@@ -120,12 +123,12 @@ class Answer:
     def run(self, interrupted) -> None:
         chat, last = self._chat, None
         messages = chat.conversation.messages
-        thinking = Thinking(starts_inside(chat.engine.tokenizer.render(messages, **chat.template)))
+        thinking = Thinking(chat.engine.tokenizer.render(messages, **chat.template))
         drafts = Drafts(chat.engine.tokenizer) if chat.drafts else None
         options = {"max_tokens": chat.engine.context, **chat.settings}
         stream = chat.worker.stream(messages, chat_template_kwargs=chat.template, **options)
         interrupted.then(stream.stop)
-        stream.on_prefill = lambda done, total: chat.screen.status(bar("reading", done, total, tokens))
+        stream.on_prefill = lambda done, total: chat.screen.status(bar("reading tokens", done, total, "{:,}".format))
         chat.screen.status("reading")
         self._began = time.monotonic()
         try:

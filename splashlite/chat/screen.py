@@ -5,7 +5,7 @@ import sys
 import textwrap
 from contextlib import contextmanager
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.control import Control, ControlType
 from rich.table import Table
@@ -36,8 +36,7 @@ class Screen:
         """A line of ours, wrapped at spaces."""
         self.erase()
         width = max(10, min(self.console.width, WIDEST))
-        for row in Text(visible(text), style).wrap(self.console, width - indent) or [Text()]:
-            row.rstrip()
+        for row in self._rows_of(text, style, width - indent):
             self.console.print(Text(" " * indent) + row, soft_wrap=True)
 
     def dim(self, text: str, indent: int = 0) -> None:
@@ -47,28 +46,27 @@ class Screen:
         self.line(text, "red")
 
     def grid(self, rows) -> None:
-        """Rows of cells in columns; on a narrow terminal each row's last cell goes below the others."""
-        self.erase()
+        """Rows of cells in columns, the last one wrapped; where there is little room it goes below the others."""
         rows = [[visible(str(cell)) for cell in row] for row in rows]
-        if self.console.width < 60:
-            for *head, tail in rows:
+        columns = [max(map(cell_len, column)) + 2 for column in list(zip(*rows, strict=True))[:-1]]
+        room = min(self.console.width, WIDEST) - sum(columns)
+        self.erase()
+        for *head, tail in rows:
+            if room < 30:
                 self.line("  ".join(head))
                 self.line(tail, indent=2)
-            return
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True)
-        for _ in rows[0][1:]:
-            table.add_column(overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        self.console.print(table)
+                continue
+            left = "".join(set_cell_size(cell, width) for cell, width in zip(head, columns, strict=True))
+            first, *more = self._rows_of(tail, "", room)
+            for text in [Text(left) + first, *(Text(" " * sum(columns)) + row for row in more)]:
+                text.rstrip()
+                self.console.print(text, soft_wrap=True)
 
     def item(self, mark: Text, text: str, todo: str = "") -> None:
         """A marked line, and below it what to do."""
         self.erase()
         self.console.print(mark, end=" ")
-        rows = Text(visible(text)).wrap(self.console, self.width() - 2)
-        self.console.print(Text("\n  ").join(rows), soft_wrap=True)
+        self.console.print(Text("\n  ").join(self._rows_of(text, "", self.width() - 2)), soft_wrap=True)
         if todo:
             self.line(f"→ {todo}", "bold", indent=2)
 
@@ -118,6 +116,12 @@ class Screen:
             codes = [ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2), *(up * (height - 1))]
             self.console.control(Control(*codes))
             self._rows = []
+
+    def _rows_of(self, text: str, style: str, width: int) -> list[Text]:
+        rows = list(Text(visible(text), style).wrap(self.console, width, overflow="ignore")) or [Text()]
+        for row in rows:
+            row.rstrip()
+        return rows
 
     def _draw(self, rows: list[str]) -> None:
         if not self.lively:

@@ -1,6 +1,6 @@
 """What a person may set about a reply: one table for the command line's options and the chat's /set."""
 
-import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,9 +57,14 @@ def switch(text: str) -> bool:
     return {"on": True, "off": False, "true": True, "false": False, "yes": True, "no": False}[text.lower()]
 
 
+ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
+
+
 def texts(text: str) -> list[str]:
-    """Stop strings: quoted as in a shell, with \\n and \\t inside them meaning what they look like."""
-    words = [json.loads(f'"{word}"') if "\\" in word else word for word in shlex.split(text.replace("\\", "\\\\"))]
+    """Stop strings: quoted as in a shell; \\n, \\t and \\\\ in them stand for a newline, a tab and a backslash."""
+    lexer = shlex.shlex(text, posix=True)
+    lexer.whitespace_split, lexer.commenters, lexer.escape = True, "", ""
+    words = [re.sub(r"\\[nt\\]", lambda found: ESCAPES[found[0]], word) for word in lexer]
     if not words or "" in words:
         raise ValueError(text)
     return words
@@ -92,7 +97,7 @@ SETTINGS = {
                 "added to the logits of these token ids"),
         Setting("seed", whole(0), "a whole number, 0 or more", "the same seed gives the same reply"),
         Setting("stop", texts, "one or more texts, quoted where they hold spaces", "a reply ends before any of these"),
-        Setting("width", whole(1), "a whole number, 1 or more", "rows verified per cycle: drafts plus one"),
+        Setting("width", whole(1), "a whole number, 1 or more", "rows verified per cycle (drafts plus one)"),
         Setting("speculative", switch, "on or off", "whether the drafter is used"),
     )
 }
@@ -113,5 +118,6 @@ def written(value: object) -> str:
     if isinstance(value, dict):
         return ",".join(f"{token}={bias:g}" for token, bias in value.items())
     if isinstance(value, list):
-        return " ".join(shlex.quote(text.replace("\n", "\\n").replace("\t", "\\t")) for text in value)
+        escaped = {plain: written for written, plain in ESCAPES.items()}
+        return " ".join(shlex.quote(re.sub(r"[\n\t\\]", lambda found: escaped[found[0]], text)) for text in value)
     return f"{value:g}" if isinstance(value, float) else str(value)

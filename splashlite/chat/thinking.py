@@ -1,19 +1,26 @@
 """Telling a model's thinking from its answer while both still arrive."""
 
-OPEN, CLOSE = "<think>", "</think>"
+# What opens and closes a thought: Qwen and most others, Gemma 4, gpt-oss; the last is an answer without a thought.
+DIALECTS = (
+    ("<think>", "</think>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    ("<|channel|>final<|message|>", None),
+)
 
 
 class Thinking:
-    """Splits streamed text at <think> and </think>.
+    """Splits a reply's streamed text into thinking and answer.
 
-    `inside` says whether the reply starts in thought: some templates end the prompt with the opening tag, so that the
-    text holds the closing one alone. An opening tag counts only before anything was answered: later it is a quotation.
+    `prompt` is what the reply continues: where a template ends it with an opening tag, the reply starts in thought and
+    holds the closing tag alone. A tag counts only at the reply's start; later ones are quotations.
     """
 
-    def __init__(self, inside: bool = False):
-        self.inside = inside
-        self._answered = False
-        self._fresh = True
+    def __init__(self, prompt: str = ""):
+        opened = [close for tag, close in DIALECTS if prompt.rstrip().endswith(tag)]
+        self._close = opened[0] if opened else None
+        self._state = "thought" if self._close else "start"
+        self._fresh = True  # nothing of this state was passed on yet
         self._held = ""
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
@@ -25,40 +32,45 @@ class Thinking:
         return self._split(self._held, final=True)
 
     def _split(self, text: str, final: bool) -> list[tuple[bool, str]]:
-        parts = []
         self._held = ""
-        while text and not self._answered:
-            tag = CLOSE if self.inside else OPEN
-            before, found, after = text.partition(tag)
-            if not found:
-                self._held = "" if final else _tail(text, tag)
-                before = text.removesuffix(self._held) if self._held else text
-            elif not self.inside and before.strip():
-                before, found, after = text, "", ""
-            self._add(parts, before, blank_counts=not found)
-            if not found:
+        if self._state == "start":
+            text = self._begin(text, final)
+        parts = []
+        if self._state == "thought":
+            thought, text = self._think(text, final)
+            parts += self._part(True, thought)
+            if self._held or not text:
                 return parts
-            self.inside, text, self._fresh = not self.inside, after, True
-        if text:
-            self._add(parts, text)
-        return parts
+        return parts + self._part(False, text)
 
-    def _add(self, parts: list, text: str, blank_counts: bool = True) -> None:
+    def _begin(self, text: str, final: bool) -> str:
+        """Find out how the reply starts; returns the text behind its opening tag."""
+        body = text.lstrip()
+        for tag, close in DIALECTS:
+            if body.startswith(tag):
+                self._state, self._close = ("thought" if close else "answer"), close
+                return body.removeprefix(tag)
+        if not final and any(tag.startswith(body) for tag, _ in DIALECTS):
+            self._held = text
+            return ""
+        self._state = "answer"
+        return text
+
+    def _think(self, text: str, final: bool) -> tuple[str, str]:
+        thought, closed, answer = text.partition(self._close)
+        if closed:
+            self._state = "answer"
+            return thought, answer
+        if not final:
+            ends = (text[-n:] for n in range(min(len(self._close) - 1, len(text)), 0, -1))
+            self._held = next((end for end in ends if self._close.startswith(end)), "")
+        return text.removesuffix(self._held), ""
+
+    def _part(self, is_thought: bool, text: str) -> list[tuple[bool, str]]:
         if self._fresh:
             text = text.lstrip("\n")
-        if not text or not (text.strip() or blank_counts):
-            return
-        self._fresh = False
-        if not self.inside and text.strip():
-            self._answered = True
-        parts.append((self.inside, text))
-
-
-def _tail(text: str, tag: str) -> str:
-    """The longest end of `text` that begins `tag`."""
-    return next((text[-n:] for n in range(min(len(tag) - 1, len(text)), 0, -1) if tag.startswith(text[-n:])), "")
-
-
-def starts_inside(prompt: str) -> bool:
-    """Whether a prompt's text leaves the model in the middle of a thought."""
-    return prompt.rstrip().endswith(OPEN)
+        if text:
+            self._fresh = False
+        if is_thought and self._state == "answer":
+            self._fresh = True
+        return [(is_thought, text)] if text else []

@@ -1,5 +1,6 @@
 """The thread that owns the engine. MLX arrays, streams and random state belong to the thread that made them."""
 
+import sys
 import threading
 from concurrent.futures import Future
 from queue import SimpleQueue
@@ -90,6 +91,5 @@ class Stream:
 
 def clear_streams() -> None:
     """Give MLX's per-thread state back; a thread that ends with it can abort the process."""
-    import mlx.core as mx
-
-    mx.clear_streams()
+    if "mlx.core" in sys.modules:
+        sys.modules["mlx.core"].clear_streams()

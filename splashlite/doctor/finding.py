@@ -1,5 +1,6 @@
 """One line of the doctor's report."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -26,4 +27,5 @@ def examined(name: str, check: Callable[[], Finding | Iterator[Finding]]) -> Ite
     except SplashliteError as error:
         yield Finding(name, PROBLEM, str(error))
     except Exception as error:
-        yield Finding(name, PROBLEM, f"{type(error).__name__}: {error}", "run it again with --debug and report what it says")
+        logging.getLogger("splashlite").debug("the doctor's check of %s failed", name, exc_info=True)
+        yield Finding(name, PROBLEM, f"{type(error).__name__}: {error}", "splashlite doctor --debug says where; report it")

@@ -112,7 +112,9 @@ class Kernel:
         """Whether to launch it rather than to compute the reference; on Metal the first question checks the kernel."""
         chosen = backend()
         if chosen == "emulator" and _runner is None:
-            raise UsageError("SPLASHLITE_KERNELS=emulator works inside the test suite, which has the emulator: unset it")
+            raise UsageError(
+                "SPLASHLITE_KERNELS=emulator works inside the test suite, which has the emulator: unset it"
+            )
         if chosen == "metal" and self._fault is None:
             self.prove()
         return chosen == "emulator" or (chosen == "metal" and not self._fault)
@@ -125,7 +127,7 @@ class Kernel:
         return chosen + (f" ({self._note()})" if chosen == "metal" and self._note() else "")
 
     def prove(self) -> None:
-        """Compare with the reference on real shapes until the time is up; a failure switches the kernel off, with a warning."""
+        """Compare with the reference on real shapes until the time is up; on a failure switch off, with a warning."""
         self._fault = ""
         deadline = time.monotonic() + CHECK_BUDGET_MS / 1000
         try:
@@ -137,8 +139,11 @@ class Kernel:
         except Exception as error:  # whatever this machine's shader compiler or driver may say
             self._fault = f"does not run: {str(error).strip().splitlines()[0]}"
         if self._fault:
-            warnings.warn(f"the {self.name} kernel is switched off, as it {self._fault}; plain MLX operations run instead",
-                          RuntimeWarning, stacklevel=5)
+            warnings.warn(
+                f"the {self.name} kernel is switched off, as it {self._fault}; plain MLX operations run instead",
+                RuntimeWarning,
+                stacklevel=5,
+            )
 
 
 def agrees(computed: mx.array, expected: mx.array, tolerance: float) -> bool:

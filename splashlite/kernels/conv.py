@@ -58,20 +58,24 @@ def _per_channel(kernel, side, x, *others):
 def _per_row(x, base_kernel, coefficients, side, residual, norm_weight, eps):
     batch, length, width = x.shape
     threads = min(NORM_THREADS, -(-width // 32) * 32)
-    return tuple(_add_norm(
-        inputs=[x, base_kernel, coefficients, residual, norm_weight, mx.array(eps, mx.float32)],
-        template=[("T", x.dtype), ("SIDE", side), ("THREADS", threads)],
-        grid=(threads, batch * length, 1),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[x.shape, x.shape],
-        output_dtypes=[x.dtype, x.dtype],
-    ))
+    return tuple(
+        _add_norm(
+            inputs=[x, base_kernel, coefficients, residual, norm_weight, mx.array(eps, mx.float32)],
+            template=[("T", x.dtype), ("SIDE", side), ("THREADS", threads)],
+            grid=(threads, batch * length, 1),
+            threadgroup=(threads, 1, 1),
+            output_shapes=[x.shape, x.shape],
+            output_dtypes=[x.dtype, x.dtype],
+        )
+    )
 
 
 def _examples():
     key = mx.random.key(0)
     for dtype in (mx.bfloat16, mx.float32):
-        x, residual, base = (mx.random.normal(shape, dtype, key=key) for shape in ((1, 8, 5120), (1, 8, 5120), (2, 2, 5120)))
+        x, residual, base = (
+            mx.random.normal(shape, dtype, key=key) for shape in ((1, 8, 5120), (1, 8, 5120), (2, 2, 5120))
+        )
         yield x, base, mx.random.normal((1, 8, 2, 2, 320), dtype, key=key), 1, residual
 
 
@@ -104,8 +108,10 @@ def _check(x, base_kernel, coefficients, side, residual=None, norm_weight=None):
     batch, length, width = x.shape
     need_float("x", x)
     need_shape("base_kernel", base_kernel, 2, 2, width)
-    need(coefficients.ndim == 5 and coefficients.shape[:4] == (batch, length, 2, 2),
-         f"coefficients has shape {list(coefficients.shape)}: it must be [{batch}, {length}, 2, 2, groups]")
+    need(
+        coefficients.ndim == 5 and coefficients.shape[:4] == (batch, length, 2, 2),
+        f"coefficients has shape {list(coefficients.shape)}: it must be [{batch}, {length}, 2, 2, groups]",
+    )
     groups = coefficients.shape[-1]
     need(groups > 0 and width % groups == 0, f"{groups} groups do not divide the width {width}")
     need(side in (0, 1), f"side is {side}: it must be 0 (before the sublayer) or 1 (after it)")

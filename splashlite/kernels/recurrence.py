@@ -41,14 +41,16 @@ def gated_delta(q, k, v, g, beta, state, tape, accepted):
 def _launch(q, k, v, g, beta, state, tape, accepted):
     _, value_heads, value_width, key_width = state.shape
     tape = tape or (k, v, g, beta)  # none of its rows is read when none is accepted
-    return tuple(_delta(
-        inputs=[q, k, v, g, beta, state, *tape, mx.array(accepted, mx.int32)],
-        template=[("T", q.dtype), ("DK", key_width), ("DV", value_width), ("HK", k.shape[2]), ("HV", value_heads)],
-        grid=(32, value_width // 8, value_heads),
-        threadgroup=(32, min(4, value_width // 8), 1),
-        output_shapes=[v.shape, state.shape],
-        output_dtypes=[q.dtype, mx.float32],
-    ))
+    return tuple(
+        _delta(
+            inputs=[q, k, v, g, beta, state, *tape, mx.array(accepted, mx.int32)],
+            template=[("T", q.dtype), ("DK", key_width), ("DV", value_width), ("HK", k.shape[2]), ("HV", value_heads)],
+            grid=(32, value_width // 8, value_heads),
+            threadgroup=(32, min(4, value_width // 8), 1),
+            output_shapes=[v.shape, state.shape],
+            output_dtypes=[q.dtype, mx.float32],
+        )
+    )
 
 
 def _check():
@@ -67,9 +69,11 @@ def _check():
 
 
 _delta = Kernel(
-    "gated_delta", "gated_delta",
+    "gated_delta",
+    "gated_delta",
     ["q", "k", "v", "g", "beta", "state", "tape_k", "tape_v", "tape_g", "tape_beta", "accepted"],
-    ["y", "committed"], _check,
+    ["y", "committed"],
+    _check,
 )
 
 

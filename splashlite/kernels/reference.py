@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx_lm.models.gated_delta import gated_delta_kernel, gated_delta_ops
 
 LANES = 32
-NAN_RANK = mx.array(0xFFFFFFFF, dtype=mx.uint32)
+ALL_BITS = 0xFFFFFFFF
 
 
 def dynamic_conv(x, base_kernel, coefficients, side):
@@ -50,7 +50,7 @@ def selector_walk(candidates, unary, gate, predecessor, successor, anchor, tempe
 
 
 def _lane_sum(terms):
-    """Sum over the last axis in the order of 32 lanes and a butterfly: the kernel's own order, so sums agree bit for bit."""
+    """Sum over the last axis as 32 lanes and a butterfly do: in the kernel's order, so that sums agree bit for bit."""
     terms = mx.pad(terms, [(0, 0)] * (terms.ndim - 1) + [(0, -terms.shape[-1] % LANES)])
     terms = mx.unflatten(terms, -1, (-1, LANES))
     total = terms[..., 0, :]
@@ -86,12 +86,12 @@ def top_k(logits, k):
 
 def _ranked(values, ids, k):
     """The ids of the k largest values of each row: NaN first, then by value, equal values by lowest id."""
-    bits = (values.astype(mx.float32) + 0.0).view(mx.uint32)
-    rank = mx.where(bits >> 31, ~bits, bits | 0x80000000)
-    rank = mx.where(mx.isnan(values), NAN_RANK, rank)
-    order = (rank.astype(mx.uint64) << 32) | (~ids).astype(mx.uint64)
+    values = values.astype(mx.float32)
+    bits = (values + 0.0).view(mx.uint32)
+    rank = mx.where(mx.isnan(values), ALL_BITS, mx.where(bits >> 31, bits ^ ALL_BITS, bits | 0x80000000))
+    order = (rank.astype(mx.uint64) << 32) | (ids ^ ALL_BITS).astype(mx.uint64)
     order = mx.sort(order, axis=-1)[:, ::-1]
-    return ~order[:, :k].astype(mx.uint32)
+    return order[:, :k].astype(mx.uint32) ^ ALL_BITS
 
 
 def argmax(logits):

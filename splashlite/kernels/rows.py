@@ -30,8 +30,10 @@ def quantized_rows(x, weight, scales, biases, *, group_size, bits):
     need_shape("scales", scales, outputs, width // group_size)
     need_shape("biases", biases, outputs, width // group_size)
     arguments = (x, weight, scales, biases, group_size, bits)
-    if _rows.ready() and (backend() == "emulator" or _races.won(_shape(*arguments), _launch, reference.quantized_rows,
-                                                                (mx.zeros_like(x), *arguments[1:]))):
+    if _rows.ready() and (
+        backend() == "emulator"
+        or _races.won(_shape(*arguments), _launch, reference.quantized_rows, (mx.zeros_like(x), *arguments[1:]))
+    ):
         return _launch(*arguments)
     return reference.quantized_rows(*arguments)
 
@@ -45,8 +47,14 @@ def _launch(x, weight, scales, biases, group_size, bits):
     groups = -(-outputs // (SIMDGROUPS * OUTPUTS))
     (y,) = _rows(
         inputs=[x, weight, scales, biases],
-        template=[("T", x.dtype), ("M", rows), ("BITS", bits), ("GROUP", group_size),
-                  ("SIMDGROUPS", SIMDGROUPS), ("OUTPUTS", OUTPUTS)],
+        template=[
+            ("T", x.dtype),
+            ("M", rows),
+            ("BITS", bits),
+            ("GROUP", group_size),
+            ("SIMDGROUPS", SIMDGROUPS),
+            ("OUTPUTS", OUTPUTS),
+        ],
         grid=(32 * SIMDGROUPS * groups, 1, 1),
         threadgroup=(32 * SIMDGROUPS, 1, 1),
         output_shapes=[(rows, outputs)],
@@ -61,7 +69,11 @@ def _check():
         packed = mx.quantize(mx.random.normal((1024, 5120), dtype, key=mx.random.key(1)), group_size, bits)
         # In float32: MLX's own bfloat16 products add up in bfloat16 on some devices.
         exact = (x.astype(mx.float32), packed[0], *(each.astype(mx.float32) for each in packed[1:]), group_size, bits)
-        yield [_launch(x, *packed, group_size, bits)], [reference.quantized_rows(*exact).astype(dtype)], rounding(dtype, 64)
+        yield (
+            [_launch(x, *packed, group_size, bits)],
+            [reference.quantized_rows(*exact).astype(dtype)],
+            rounding(dtype, 64),
+        )
 
 
 _races = Races("quantized_rows")

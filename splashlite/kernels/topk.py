@@ -40,14 +40,16 @@ def _check(logits):
 def _launch(logits, k):
     rows, vocabulary = logits.shape
     threads = min(THREADS, -(-vocabulary // 32) * 32)
-    return tuple(_top_k(
-        inputs=[logits],
-        template=[("COUNT", k), ("THREADS", threads)],
-        grid=(rows * threads, 1, 1),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[(rows, k), (rows, k)],
-        output_dtypes=[mx.uint32, logits.dtype],
-    ))
+    return tuple(
+        _top_k(
+            inputs=[logits],
+            template=[("COUNT", k), ("THREADS", threads)],
+            grid=(rows * threads, 1, 1),
+            threadgroup=(threads, 1, 1),
+            output_shapes=[(rows, k), (rows, k)],
+            output_dtypes=[mx.uint32, logits.dtype],
+        )
+    )
 
 
 def _check_top_k():

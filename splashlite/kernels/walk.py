@@ -4,15 +4,16 @@ import mlx.core as mx
 
 from splashlite.kernels import reference
 from splashlite.kernels.backend import Kernel, rounding
-from splashlite.kernels.shapes import need, need_shape
+from splashlite.kernels.shapes import need, need_ids, need_shape
 
 MOST_CANDIDATES = 32
 SIMDGROUPS = 16
 GREEDY, UNIFORMS, NOISE = range(3)
 
 
-def selector_walk(candidates, unary, gate, predecessor, successor, anchor, *,
-                  temperature=0.0, uniforms=None, noise=None):
+def selector_walk(
+    candidates, unary, gate, predecessor, successor, anchor, *, temperature=0.0, uniforms=None, noise=None
+):
     """Choose one candidate per row, each conditioned on the token chosen before it.
 
     score_t(b) = unary_t(b) + sum over r of predecessor[a]_r * gate[t]_r * successor[b]_r in float32, where a is the
@@ -34,6 +35,8 @@ def selector_walk(candidates, unary, gate, predecessor, successor, anchor, *,
     need_shape("predecessor", predecessor, predecessor.shape[0], gate.shape[1])
     need_shape("successor", successor, *predecessor.shape)
     need_shape("anchor", anchor, 1)
+    need_ids("anchor", anchor)
+    need_ids("candidates", candidates)
     need(uniforms is None or noise is None, "uniforms and noise were both given: give one of them, or neither")
     if uniforms is None and noise is None:
         need(temperature == 0, f"temperature is {temperature} without uniforms or noise: give one, or temperature 0")
@@ -58,14 +61,16 @@ def _launch(candidates, unary, gate, predecessor, successor, anchor, temperature
     elif noise is not None:
         mode, draws = NOISE, noise
     simdgroups = min(k, SIMDGROUPS)
-    return tuple(_walk(
-        inputs=[candidates, unary, gate, predecessor, successor, anchor, temperature, draws],
-        template=[("MODE", mode), ("SIMDGROUPS", simdgroups)],
-        grid=(32 * simdgroups, 1, 1),
-        threadgroup=(32 * simdgroups, 1, 1),
-        output_shapes=[(n,), (n,), (n, k)],
-        output_dtypes=[mx.uint32, mx.uint32, mx.float32],
-    ))
+    return tuple(
+        _walk(
+            inputs=[candidates, unary, gate, predecessor, successor, anchor, temperature, draws],
+            template=[("MODE", mode), ("SIMDGROUPS", simdgroups)],
+            grid=(32 * simdgroups, 1, 1),
+            threadgroup=(32 * simdgroups, 1, 1),
+            output_shapes=[(n,), (n,), (n, k)],
+            output_dtypes=[mx.uint32, mx.uint32, mx.float32],
+        )
+    )
 
 
 def _check():
@@ -82,7 +87,9 @@ def _check():
 
 
 _walk = Kernel(
-    "selector_walk", "selector_walk",
+    "selector_walk",
+    "selector_walk",
     ["candidates", "unary", "gate", "predecessor", "successor", "anchor", "temperature", "draws"],
-    ["path", "picks", "scores"], _check,
+    ["path", "picks", "scores"],
+    _check,
 )

@@ -34,6 +34,7 @@ def folder(repo: str, revision: str | None, progress=None) -> Path:
                 repo,
                 revision=revision,
                 allow_patterns=_PATTERNS,
+                ignore_patterns=["*/*"],  # other formats' copies of the weights
                 local_files_only=not _answers(),
                 tqdm_class=_bar(repo, progress),
             )
@@ -63,8 +64,9 @@ def _answers() -> bool:
     """Whether the hub answers within a few seconds; asked first, since huggingface_hub retries for half a minute."""
     if offline():
         return False
+    session = huggingface_hub.utils.get_session()
     try:
-        huggingface_hub.get_session().head(huggingface_hub.constants.ENDPOINT, timeout=_ANSWER_SECONDS)
+        session.head(huggingface_hub.constants.ENDPOINT, timeout=_ANSWER_SECONDS)
     except Exception:  # whichever HTTP library huggingface_hub is built on: any failure means no answer
         return False
     return True

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.gguf import read_header
+from splashlite.pairs.weights import read_json
 
 # GGUF's tokenizer.ggml.token_type
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
@@ -100,7 +101,7 @@ def load_tokenizer(path, config: dict) -> Tokenizer | None:
     eos = set()
     for name in ("config.json", "generation_config.json"):
         if (path / name).is_file():
-            eos |= _eos_ids(_read_json(path / name), path / name)
+            eos |= _eos_ids(read_json(path / name), path / name)
     return Tokenizer(fast, eos | _eos_ids(config or {}, "the model's config"))
 
 
@@ -112,16 +113,6 @@ def _eos_ids(config: dict, where) -> set[int]:
             raise SplashliteError(f"eos_token_id in {where} must be an id or a list of ids, not {named!r}")
     text = config.get("text_config")
     return ids | (_eos_ids(text, where) if isinstance(text, dict) else set())
-
-
-def _read_json(path: Path) -> dict:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:
-        raise SplashliteError(f"{path} is not JSON: {problem}") from None
-    if not isinstance(content, dict):
-        raise SplashliteError(f"{path} must hold a JSON object")
-    return content
 
 
 def _from_gguf(path: Path, metadata: dict) -> Tokenizer:

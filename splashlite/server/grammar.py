@@ -110,22 +110,31 @@ class Both:
             part.commit(tokens)
 
 
-def lark(model: Model, *, opened: bool, schema: dict | None, functions: list[dict], parallel: bool, field: str) -> str:
-    """A grammar for a whole reply: reasoning where the model has it, then an answer by `schema`, or calls of `functions`."""
+def lark(
+    model: Model, *, opened: bool, schema: dict | None, functions: list[dict], parallel: bool, free: bool, field: str
+) -> str:
+    """A grammar for a whole reply: reasoning where the model has it, then an answer by `schema` or calls of `functions`;
+    or, `free`, any text in which what follows an opening tag is a call."""
     format = model.format
     if functions and format.grammar is None:
-        raise invalid(field, f"calls in this model's format ({format.name}) cannot be enforced: use tool_choice \"auto\"")
+        raise invalid(field, f'calls in this model\'s format ({format.name}) cannot be enforced: use tool_choice "auto" without strict')
     choices = [] if schema is None else [f"%json {json.dumps(schema)}"]
     rules = []
     if functions:
         one = " | ".join(f"call_{i}" for i in range(len(functions)))
-        choices.append(f"({one})" + (f" (space? ({one}))*" if parallel else ""))
         opening, closing = (_literal(model, tag) for tag in format.call)
-        rules += [f"call_{i}: {opening} {format.grammar(function)} {closing}" for i, function in enumerate(functions)]
+        rules += [f"call_{i}: {format.grammar(function)} {closing}" for i, function in enumerate(functions)]
         rules.append(XML_VALUE)
+        if free:
+            special = _special(model, format.call[0]) is not None
+            rules += ["any: ANY", "ANY: /(.|\\n)*/", f"until: any {opening}" if special else f"until[lazy]: ANY {opening}"]
+            choices.append(f"(until ({one}))* any")
+        else:
+            more = f" (space? {opening} ({one}))*" if parallel else ""
+            choices.append(f"{opening} ({one}){more}")
     return "\n".join([
         "%llguidance {}",
-        f"start: {_reasoning(model, format, opened, rules)}space? answer",
+        f"start: {_reasoning(model, format, opened, rules)}{'' if free else 'space? '}answer",
         "answer: " + " | ".join(choices),
         f"space: {_SPACE}",
         *rules,
@@ -137,7 +146,7 @@ def _reasoning(model: Model, format: Format, opened: bool, rules: list[str]) -> 
         return ""
     opening, closing = format.think
     if _special(model, closing) is not None:
-        rules += ["any: /(.|\\n)*/", f"reasoning: any {_literal(model, closing)}"]
+        rules += ["thought: /(.|\\n)*/", f"reasoning: thought {_literal(model, closing)}"]
     else:
         rules.append(f"reasoning[lazy]: /(.|\\n)*{re.escape(closing).replace('/', chr(92) + '/')}/")
     return "reasoning " if opened else f"(space? {_literal(model, opening)} reasoning)? "

@@ -44,7 +44,7 @@ def _names(engine, about: dict) -> tuple[str, frozenset[str]]:
 
 
 def _short(source: str | None) -> str | None:
-    """A repository id, without its revision; of a path only its last part, so that no reply tells where files are."""
+    """A repository id, without its revision; of a path only its last two parts, so that no reply tells where files are."""
     if source is None or not source.startswith(("/", "~", ".")):
         return source.partition("@")[0] if source else None
-    return source.rstrip("/").rpartition("/")[2] or None
+    return "/".join(source.rstrip("/").split("/")[-2:])

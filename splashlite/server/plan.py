@@ -7,7 +7,7 @@ from splashlite.server import grammar
 from splashlite.server.explain import explained
 from splashlite.server.fields import SplashliteOptions
 from splashlite.server.model import Model
-from splashlite.server.problems import Problem, invalid, unsupported
+from splashlite.server.problems import Problem, invalid
 
 
 @dataclass
@@ -120,22 +120,16 @@ def _check_options(model: Model, ask: Ask) -> None:
 
 
 def _constraint(model: Model, ask: Ask, tools: list[dict], opened: bool) -> Callable[[], object] | None:
-    strict = [tool for tool in tools if tool["function"].get("strict")]
     forced = ask.choice not in ("auto", "none")
-    if strict and not forced and ask.schema is None:
-        raise unsupported("tools.function.strict", 'is enforced with tool_choice "required" or a named function, not with "auto"')
-    named = [tool["function"] for tool in tools if ask.choice in ("auto", "required", tool["function"]["name"])]
+    strict = any(tool["function"].get("strict") for tool in tools)
+    named = [_enforced(tool["function"], forced) for tool in tools if ask.choice in ("auto", "required", tool["function"]["name"])]
     makers = []
-    if forced or ask.schema is not None:
+    if forced or ask.schema is not None or strict:
+        place = "tools" if forced or strict else ask.schema_field
+        schema = None if forced else ask.schema
         text = grammar.lark(
-            model,
-            opened=opened,
-            schema=None if forced else ask.schema,
-            functions=named,
-            parallel=ask.parallel,
-            field="tools" if forced else ask.schema_field,
+            model, opened=opened, schema=schema, functions=named, parallel=ask.parallel, free=not forced and schema is None, field=place
         )
-        place = "tools" if forced else ask.schema_field
         grammar.Grammar(model, text, place)  # refuses what cannot be enforced, before anything is computed
         makers.append(lambda: grammar.Grammar(model, text, place))
     if ask.thinking_budget is not None and model.format.think:
@@ -143,3 +137,10 @@ def _constraint(model: Model, ask: Ask, tools: list[dict], opened: bool) -> Call
     if not makers:
         return None
     return makers[0] if len(makers) == 1 else lambda: grammar.Both(*(make() for make in makers))
+
+
+def _enforced(function: dict, forced: bool) -> dict:
+    """A function whose arguments are enforced keeps its schema; another one takes any object."""
+    if forced or function.get("strict"):
+        return function
+    return function | {"parameters": {"type": "object"}}

@@ -1,8 +1,13 @@
 """What a request can be refused with, in the shape that each API's clients expect."""
 
+import logging
+import traceback
+
 from starlette.responses import JSONResponse
 
 from splashlite.errors import SplashliteError, UsageError
+
+log = logging.getLogger("splashlite.server")
 
 _ANTHROPIC = {
     400: "invalid_request_error",
@@ -85,3 +90,9 @@ def from_validation(errors: list[dict]) -> Problem:
         return unsupported(name, "leave it out (docs/api.md lists the fields of every endpoint)")
     said = error["msg"].removeprefix("Value error, ")
     return Problem(400, f"{name}: {said[0].lower()}{said[1:]}", code="invalid_value", param=name)
+
+
+def record(error: BaseException) -> None:
+    """What failed and where, without the message: it may quote a prompt."""
+    where = "".join(traceback.format_tb(error.__traceback__)[-6:])
+    log.error("a request failed with %s\n%s", type(error).__name__, where.rstrip())

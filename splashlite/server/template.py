@@ -5,6 +5,7 @@ import json
 import threading
 
 from splashlite.errors import UsageError
+from splashlite.server import formats
 from splashlite.server.problems import Problem, invalid, unsupported
 
 RENDER_S = 10  # the longest a template may run
@@ -20,13 +21,15 @@ class Arguments(dict):
 
 
 class Template:
-    """`text` is the template's source ("" where there is none), `variables` the names that it reads."""
+    """`text` is the template's source ("" where there is none), `variables` the names that it reads, `reasons` whether the
+    model writes reasoning."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         source = tokenizer._fast.chat_template if tokenizer is not None else None
         self.text = "\n".join(source.values()) if isinstance(source, dict) else source or ""
         self.variables = _variables(self.text)
+        self.reasons = bool(formats.of(self.text).think)
 
     @property
     def takes_tools(self) -> bool:
@@ -50,20 +53,20 @@ class Template:
         return settings
 
     def _effort(self, effort: str) -> dict:
-        switch = {"enable_thinking": effort != "none"} if "enable_thinking" in self.variables else {}
-        if effort == "none" and (switch or not self.variables & {"reasoning_effort"}):
-            return switch
+        if effort == "none":
+            return self._switch(False, "reasoning_effort")
+        switch = {"enable_thinking": True} if "enable_thinking" in self.variables else {}
         if "reasoning_effort" in self.variables:
             return switch | {"reasoning_effort": effort}
         if not switch:
-            raise unsupported("reasoning_effort", 'this model does not reason: leave it out, or say "none"')
+            raise unsupported("reasoning_effort", 'this model has no such setting: leave it out, or say "none" if it does not reason')
         return switch
 
-    def _switch(self, thinks: bool) -> dict:
+    def _switch(self, thinks: bool, name: str = "thinking") -> dict:
         if "enable_thinking" in self.variables:
             return {"enable_thinking": thinks}
-        if thinks:
-            raise unsupported("thinking", "this model's template cannot switch thinking on: leave it out")
+        if thinks != self.reasons:
+            raise unsupported(name, f"this model {'always reasons' if self.reasons else 'does not reason'}: leave it out")
         return {}
 
     def render(self, messages: list[dict], tools: list[dict] | None, settings: dict) -> str:

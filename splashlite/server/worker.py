@@ -7,13 +7,11 @@ goes first, with a session of its own, and after it the long one is sure of its 
 import asyncio
 import logging
 import threading
-import traceback
 from collections import deque
 from collections.abc import AsyncIterator
-from contextlib import contextmanager
 from time import monotonic
 
-from splashlite.server.problems import Problem
+from splashlite.server.problems import Problem, record
 
 QUEUE = 32  # requests that may wait
 SHORT = 2048  # tokens of prompt: a request up to this may go before a long prefill's next chunk
@@ -49,11 +47,24 @@ class Job:
         self._loop.call_soon_threadsafe(self.items.put_nowait, item)
 
 
+class Place:
+    """A request's place among those that are served; given back once."""
+
+    def __init__(self, worker: "Worker"):
+        self._worker = worker
+        worker.admitted += 1
+
+    def release(self) -> None:
+        if self._worker is not None:
+            self._worker.admitted -= 1
+            self._worker = None
+
+
 class Worker:
-    """`load()` returns the engine; `prepare(engine)` runs after it on the same thread."""
+    """`load()` returns the engine; `prepare(engine)` runs after it on the same thread, and what it returns is `prepared`."""
 
     def __init__(self, load, prepare=lambda engine: None, queue: int = QUEUE):
-        self.engine = self.failure = None
+        self.engine = self.prepared = self.failure = None
         self.state = "loading"  # then ready, and at last failed or stopped
         self.queue, self.admitted, self.last_step = queue, 0, monotonic()
         self.parked: str | None = None
@@ -81,17 +92,12 @@ class Worker:
         """How long ago the engine last showed life; 0 while it has nothing to do."""
         return monotonic() - self.last_step if self.busy else 0.0
 
-    @contextmanager
-    def admit(self):
+    def admit(self) -> "Place":
         """A place for one request, from its validation to its last byte. Raises Problem 503."""
         self.require_ready()
         if self.admitted > self.queue:
             raise Problem(503, f"{self.queue} requests are waiting already: try again in a moment", code="overloaded", retry_after=5)
-        self.admitted += 1
-        try:
-            yield
-        finally:
-            self.admitted -= 1
+        return Place(self)
 
     def require_ready(self) -> None:
         if self.state == "loading":
@@ -117,14 +123,18 @@ class Worker:
                 if job in self._jobs:
                     self._jobs.remove(job)
 
-    def close(self) -> None:
-        """End the reply that runs and those that wait, and the thread. Returns when it has ended."""
+    def stop(self) -> None:
+        """End the reply that runs and those that wait; new ones are refused."""
         with self._changed:
             if self.state in ("loading", "ready"):
                 self.state = "stopped"
             for job in (*self._jobs, *([self._current] if self._current else [])):
                 job.cancelled = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """`stop`, and wait for the thread's end."""
+        self.stop()
         self._thread.join()
 
     def _submit(self, job: Job) -> None:
@@ -136,7 +146,7 @@ class Worker:
     def _run(self) -> None:
         try:
             engine = self._load()
-            self._prepare(engine)
+            self.prepared = self._prepare(engine)
         except BaseException as error:
             self.failure, self.state = error, "failed"
             self.loaded.set()
@@ -175,7 +185,7 @@ class Worker:
                 stopping = self.state != "ready"
                 self._end(job, Problem(503, "the server is shutting down", code="engine_stopped") if stopping else None)
             except BaseException as error:
-                _record(error)
+                record(error)
                 self._reset()
                 self._end(job, error)
             else:
@@ -266,12 +276,6 @@ class Worker:
     def _reset(self) -> None:
         """After an error nothing that was computed is trusted."""
         self.engine.session.reset()
-
-
-def _record(error: BaseException) -> None:
-    """What failed and where, without the message: it may quote the prompt."""
-    where = "".join(traceback.format_tb(error.__traceback__)[-4:])
-    log.error("a reply failed with %s\n%s", type(error).__name__, where.rstrip())
 
 
 def _clear_streams() -> None:

@@ -65,7 +65,7 @@ def pull(name: str | None, target: str | None, drafter: str | None) -> None:
                 progress.update(task, completed=done, total=total)
 
             path = fetch(each.source, progress=heard)
-            progress.remove_task(task)
+            progress.update(task, visible=False)
             progress.console.print(f"{label} {each.source} is in {path}", soft_wrap=True)
 
 

@@ -97,7 +97,7 @@ def remove(pair: Pair) -> int:
     for _, size, delete in _parts(pair):
         delete()
         freed += size
-    _hub_cache.cache_clear()
+    hub_cache.cache_clear()
     return freed
 
 
@@ -110,7 +110,7 @@ def _parts(pair: Pair):
             if folder.is_dir() and folder not in seen:
                 seen.add(folder)
                 yield Path(place.file).name, _size(folder), lambda folder=folder: shutil.rmtree(folder)
-        elif isinstance(place, Hub) and (repo := _hub_cache().get(place.repo)) and place.repo not in seen:
+        elif isinstance(place, Hub) and (repo := hub_cache().get(place.repo)) and place.repo not in seen:
             seen.add(place.repo)
             yield place.repo, repo.size_on_disk, lambda repo=repo: shutil.rmtree(repo.repo_path)
 
@@ -123,7 +123,7 @@ def _place(place: Local | Hub | Wheel) -> Half:
     if place.sha256:
         final = final_path(place.file, place.sha256)
         return Half(source, final if final.is_file() else None, _size(final.parent), False)
-    repo = _hub_cache().get(place.repo)
+    repo = hub_cache().get(place.repo)
     if repo is None:
         return Half(source, None, 0, False)
     return Half(source, _snapshot(place), repo.size_on_disk, False)
@@ -143,7 +143,7 @@ def _snapshot(place: Hub) -> Path | None:
 
 
 @cache
-def _hub_cache() -> dict:
+def hub_cache() -> dict:
     """The Hugging Face cache's repositories by id."""
     try:
         return {repo.repo_id: repo for repo in huggingface_hub.scan_cache_dir().repos if repo.repo_type == "model"}

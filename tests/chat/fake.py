@@ -3,9 +3,12 @@
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from types import SimpleNamespace
+from unittest.mock import Mock
 
-from splashlite.errors import SplashliteError
+if __name__ == "__main__":
+    sys.modules["splashlite.engine"] = Mock()  # MLX takes seconds to import, and nothing here computes
+
+from splashlite.errors import SplashliteError  # noqa: E402
 
 
 @dataclass
@@ -68,7 +71,7 @@ class Engine:
         self.script = script or scripted
         self.delay, self.block = delay, block
         self.tokenizer = Tokenizer(thinks)
-        self.pair = SimpleNamespace(name="fake")
+        self.pair = None
         self.sampling = {"temperature": 0.5, "top_p": 1.0}
         self.asked, self.closed, self.context = [], 0, 2048
         self.on_prefill = lambda done, total: None

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.chat.terminal import ROOT, fake_chat
+from chat.terminal import ROOT, fake_chat
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_interrupt_while_the_prompt_is_read_takes_the_question_back(chat):
         terminal.ask("hello")
         terminal.wait("reading")
         terminal.interrupt()
-        terminal.wait("nothing was said, so the question was taken back")
+        terminal.wait("nothing was answered, so the question was taken back")
         terminal.ask("/undo")
         terminal.wait("nothing was asked yet")
 

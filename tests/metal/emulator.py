@@ -10,6 +10,7 @@ import math
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -21,8 +22,14 @@ import numpy as np
 DEVICE = Path(__file__).parent / "device"
 RUNTIME = ("threads.cpp", "memory.cpp")
 KERNEL_FLAGS = (
-    "-std=c++17", "-O1", "-g1", "-ffp-contract=off", "-w", f"-I{DEVICE}",
-    "-fsanitize=address,undefined", "-fno-sanitize-recover=all",
+    "-std=c++17",
+    "-O1",
+    "-g1",
+    "-ffp-contract=off",
+    "-w",
+    f"-I{DEVICE}",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
     "-fsanitize-coverage=func,trace-loads,trace-stores",
 )
 # Fibers leave the stack that the address sanitizer knows, so it must not move locals to a stack of its own.
@@ -52,9 +59,11 @@ class Trace:
     outputs: tuple[tuple[tuple[int, ...], mx.Dtype], ...]
 
 
-def available() -> bool:
-    """Whether the compiler that the emulator needs is here."""
-    return shutil.which("clang++") is not None
+def missing() -> str:
+    """What the emulator lacks here, or nothing."""
+    if sys.platform != "linux":
+        return "the Metal emulator runs on Linux"
+    return "" if shutil.which("clang++") else "the Metal emulator needs clang++ (Debian: apt-get install clang)"
 
 
 def keep_builds_in(folder: Path) -> None:
@@ -93,8 +102,12 @@ def run(launch, arguments: dict, *, orders=ALL_ORDERS, sample=None) -> list[mx.a
     sample = list(sample or ())
     group = [min(a, b) for a, b in zip(launched.threadgroup, launched.grid, strict=True)]
     words = [*launched.grid, *group, len(orders), *orders, len(sample), *sample, buffers, *plan_tail]
-    result = subprocess.run([str(program)], input=b"".join([np.array(words, dtype=np.uint64).tobytes(), *payload]),
-                            capture_output=True, env=SANITIZERS)
+    result = subprocess.run(
+        [str(program)],
+        input=b"".join([np.array(words, dtype=np.uint64).tobytes(), *payload]),
+        capture_output=True,
+        env=SANITIZERS,
+    )
     if result.returncode:
         raise EmulatorFault(_reason(result.stderr.decode(errors="replace"), result.returncode))
     return _unpack(result.stdout, launched.outputs)
@@ -122,9 +135,12 @@ def _bind(launched: Trace, inputs) -> tuple[int, list[int], list[bytes]]:
             data, size = derived[name].tobytes(), derived[name].itemsize
         else:
             (data, shape, size), base = next(arrays), name
-            strides = [math.prod(shape[axis + 1:]) for axis in range(len(shape))]
-            derived = {f"{base}_shape": np.array(shape, np.int32), f"{base}_strides": np.array(strides, np.int64),
-                       f"{base}_ndim": np.array(len(shape), np.int32)}
+            strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+            derived = {
+                f"{base}_shape": np.array(shape, np.int32),
+                f"{base}_strides": np.array(strides, np.int64),
+                f"{base}_ndim": np.array(len(shape), np.int32),
+            }
         words += [0, len(data), size]
         payload.append(data)
     for shape, dtype in launched.outputs:
@@ -186,8 +202,16 @@ def _translation_unit(source: str) -> str:
         else:
             raise EmulatorFault(f"the emulator does not know the kernel parameter {parameter.strip()!r}")
     call = f"{callee}({', '.join(values)});"
-    return "\n".join(['#include "metal.hpp"', INSTANCE.sub("", source),
-                      "void emulator_call(void* const* buffers, const emulator::Position& at) {", f"  {call}", "}", ""])
+    return "\n".join(
+        [
+            '#include "metal.hpp"',
+            INSTANCE.sub("", source),
+            "void emulator_call(void* const* buffers, const emulator::Position& at) {",
+            f"  {call}",
+            "}",
+            "",
+        ]
+    )
 
 
 @cache
@@ -207,8 +231,8 @@ def _runtime_objects() -> list[Path]:
 
 
 def _compile(arguments: list[str]) -> None:
-    if not available():
-        raise EmulatorFault("the emulator needs clang++: install clang (Debian: apt-get install clang)")
+    if missing():
+        raise EmulatorFault(missing())
     result = subprocess.run(["clang++", *arguments], capture_output=True, text=True)
     if result.returncode:
         errors = [line for line in result.stderr.splitlines() if "error:" in line]

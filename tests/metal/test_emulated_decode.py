@@ -1,16 +1,20 @@
-"""A whole decode on the Metal sources: every kernel of every cycle in the emulator, and the text of the reference path."""
+"""Whole decodes on the Metal sources: every kernel of every cycle in the emulator, and the text of the references."""
 
 import mlx.core as mx
+import mlx.nn as nn
 import pytest
 import tiny
-from metal import emulator
 from mlx_lm.models import qwen3_5
 
 import splashlite
+from metal import emulator
 from splashlite import kernels
 from splashlite.cache import cache_folder
 from splashlite.drafter import load_drafter
 from splashlite.kernels import backend
+from splashlite.target import Target
+
+pytestmark = pytest.mark.usefixtures("only_emulated")
 
 # The tiny hybrid with key heads wide enough for the recurrence kernel.
 WIDE = tiny.HYBRID | {"linear_key_head_dim": 32, "linear_value_head_dim": 16}
@@ -60,6 +64,22 @@ def test_greedy_decoding_on_the_metal_sources_writes_the_references_text(pair, l
     assert emulated.tokens == expected.tokens and emulated.stats.accepted == expected.stats.accepted
     assert launched == {"dynamic_conv", "dynamic_conv_add_norm", "gated_delta", "selector_walk", "top_k"}
     assert set(emulated.stats.kernels.values()) == {"emulator"}
+
+
+def test_a_quantized_target_verifies_its_blocks_on_the_metal_sources(pair, launched):
+    target, drafter = pair
+    tiny.FAMILIES["wide_hybrid"] = (qwen3_5, WIDE)
+    model = tiny.make_model("wide_hybrid")
+    del tiny.FAMILIES["wide_hybrid"]
+    nn.quantize(model, 32, 4)
+    assert kernels.use_quantized_rows(model) > 20
+    quantized = Target(model, WIDE, target.taps)
+    with kernels.forced("reference"):
+        expected = reply((quantized, drafter), 3, temperature=0.0)
+    with kernels.forced("emulator"):
+        emulated = reply((quantized, drafter), 3, temperature=0.0)
+    assert emulated.tokens == expected.tokens and emulated.stats.accepted == expected.stats.accepted
+    assert "quantized_rows" in launched
 
 
 @pytest.mark.parametrize("seed", [None, 7])

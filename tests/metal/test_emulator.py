@@ -3,19 +3,26 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from metal import emulator
 from metal.emulator import EmulatorFault
 from metal.planted import plant
 
+from metal import emulator
 from splashlite import kernels
+
+pytestmark = pytest.mark.usefixtures("only_emulated")
 
 
 def launch(body, *, inputs=(), threads=64, group=64, out=mx.float32, size=None, header="", orders=emulator.ALL_ORDERS):
     """Run a kernel with inputs a, b, ... and one output y of `size` elements (one per thread)."""
     names = [chr(ord("a") + i) for i in range(len(inputs))]
     made = mx.fast.metal_kernel(name="probe", input_names=names, output_names=["y"], source=body, header=header)
-    arguments = {"inputs": list(inputs), "grid": (threads, 1, 1), "threadgroup": (group, 1, 1),
-                 "output_shapes": [(size or threads,)], "output_dtypes": [out]}
+    arguments = {
+        "inputs": list(inputs),
+        "grid": (threads, 1, 1),
+        "threadgroup": (group, 1, 1),
+        "output_shapes": [(size or threads,)],
+        "output_dtypes": [out],
+    }
     return emulator.run(made, arguments, orders=orders)[0]
 
 
@@ -25,10 +32,13 @@ ONES = mx.ones((64,))
 
 # ---- what kernels use means what it means in Metal ----
 
+
 @pytest.mark.parametrize("dtype,metal", [(mx.bfloat16, "bfloat16_t"), (mx.float16, "float16_t")])
 def test_small_floats_round_to_nearest_even_like_mlx(dtype, metal):
     bits = mx.array(np.random.default_rng(0).integers(0, 2**32, 4096, dtype=np.uint32))
-    edges = mx.array([0.0, -0.0, 1e-45, 6e-8, 5.9604645e-8, 2.98e-8, 6.1e-5, 65504, 65519.99, 65520, 3.4e38, np.inf, -np.inf, np.nan])
+    edges = mx.array(
+        [0.0, -0.0, 1e-45, 6e-8, 5.9604645e-8, 2.98e-8, 6.1e-5, 65504, 65519.99, 65520, 3.4e38, np.inf, -np.inf, np.nan]
+    )
     values = mx.concatenate([bits.view(mx.float32), mx.random.normal((1000,)) * 1e-6, edges])
     rounded = launch(ID + f"y[i] = {metal}(a[i]);", inputs=[values], threads=values.size, out=dtype)
     assert mx.array_equal(rounded, values.astype(dtype), equal_nan=True)
@@ -42,16 +52,19 @@ def test_arithmetic_among_small_floats_rounds_after_every_operation():
     assert mx.array_equal(y, a * b + a)
 
 
-@pytest.mark.parametrize("call,expected", [
-    ("simd_sum(a[i])", lambda lanes: np.full(32, lanes.sum())),
-    ("simd_max(a[i])", lambda lanes: np.full(32, lanes.max())),
-    ("simd_min(a[i])", lambda lanes: np.full(32, lanes.min())),
-    ("simd_broadcast(a[i], 5)", lambda lanes: np.full(32, lanes[5])),
-    ("simd_shuffle(a[i], 31 - i % 32)", lambda lanes: lanes[::-1]),
-    ("simd_shuffle_xor(a[i], 3)", lambda lanes: lanes[np.arange(32) ^ 3]),
-    ("simd_prefix_inclusive_sum(a[i])", lambda lanes: lanes.cumsum()),
-    ("simd_prefix_exclusive_sum(a[i])", lambda lanes: lanes.cumsum() - lanes),
-])
+@pytest.mark.parametrize(
+    "call,expected",
+    [
+        ("simd_sum(a[i])", lambda lanes: np.full(32, lanes.sum())),
+        ("simd_max(a[i])", lambda lanes: np.full(32, lanes.max())),
+        ("simd_min(a[i])", lambda lanes: np.full(32, lanes.min())),
+        ("simd_broadcast(a[i], 5)", lambda lanes: np.full(32, lanes[5])),
+        ("simd_shuffle(a[i], 31 - i % 32)", lambda lanes: lanes[::-1]),
+        ("simd_shuffle_xor(a[i], 3)", lambda lanes: lanes[np.arange(32) ^ 3]),
+        ("simd_prefix_inclusive_sum(a[i])", lambda lanes: lanes.cumsum()),
+        ("simd_prefix_exclusive_sum(a[i])", lambda lanes: lanes.cumsum() - lanes),
+    ],
+)
 def test_simdgroup_operations_work_on_32_lanes(call, expected):
     a = np.random.default_rng(0).integers(-50, 50, 64).astype(np.float32)
     y = np.array(launch(ID + f"y[i] = {call};", inputs=[mx.array(a)]))
@@ -86,23 +99,29 @@ def test_shapes_strides_and_small_arrays_arrive_as_mlx_passes_them():
 
 
 def test_threads_meet_at_barriers_and_see_each_others_writes():
-    body = ID + """
+    body = (
+        ID
+        + """
         threadgroup float box[64];
         box[i] = a[i];
         threadgroup_barrier(mem_flags::mem_threadgroup);
         y[i] = box[63 - i];
     """
+    )
     a = mx.random.normal((64,))
     assert mx.array_equal(launch(body, inputs=[a]), a[::-1])
 
 
 def test_a_simdgroup_barrier_orders_its_own_lanes():
-    body = ID + """
+    body = (
+        ID
+        + """
         threadgroup float box[64];
         box[i] = a[i];
         simdgroup_barrier(mem_flags::mem_threadgroup);
         y[i] = box[i ^ 1];
     """
+    )
     assert launch(body, inputs=[ONES]).sum() == 64
     with pytest.raises(EmulatorFault, match="unwritten|race"):
         launch(body.replace("i ^ 1", "i ^ 32"), inputs=[ONES])
@@ -110,8 +129,13 @@ def test_a_simdgroup_barrier_orders_its_own_lanes():
 
 def test_only_sampled_threadgroups_run():
     made = mx.fast.metal_kernel(name="probe", input_names=[], output_names=["y"], source=ID + "y[i] = 7;")
-    arguments = {"inputs": [], "grid": (256, 1, 1), "threadgroup": (32, 1, 1), "output_shapes": [(256,)],
-                 "output_dtypes": [mx.float32]}
+    arguments = {
+        "inputs": [],
+        "grid": (256, 1, 1),
+        "threadgroup": (32, 1, 1),
+        "output_shapes": [(256,)],
+        "output_dtypes": [mx.float32],
+    }
     (y,) = emulator.run(made, arguments, sample=[0, 7])
     assert np.flatnonzero(np.array(y) == 7).tolist() == [*range(32), *range(224, 256)]
 
@@ -130,18 +154,25 @@ FAULTS = {
     "writes one element from two threads": (ID + "y[i] = 1; y[i / 2] = 1;", "written twice"),
     "reads what another thread writes": (BOX + "box[i] = 1; y[i] = box[63 - i];", "race|unwritten"),
     "writes what another thread reads": (
-        BOX + "box[i] = i; threadgroup_barrier(mem_flags::mem_threadgroup); y[i] = box[i ^ 1]; box[i] = 2;", "race"),
+        BOX + "box[i] = i; threadgroup_barrier(mem_flags::mem_threadgroup); y[i] = box[i ^ 1]; box[i] = 2;",
+        "race",
+    ),
     "writes one threadgroup element from two threads": (BOX + "box[i / 2] = 1; y[i] = 1;", "race"),
     "reads threadgroup memory that nobody wrote": (BOX + "y[i] = box[i];", "unwritten"),
     "orders threadgroup memory by a device barrier": (
-        BOX + "box[i] = 1; threadgroup_barrier(mem_flags::mem_device); y[i] = box[i ^ 1];", "race"),
+        BOX + "box[i] = 1; threadgroup_barrier(mem_flags::mem_device); y[i] = box[i ^ 1];",
+        "race",
+    ),
     "indexes past a threadgroup array": (BOX + "box[i + 1] = 1; y[i] = 1;", "out of bounds"),
     "skips a barrier in some threads": (
-        ID + "if (i < 32) threadgroup_barrier(mem_flags::mem_none); y[i] = 1;", "barrier"),
+        ID + "if (i < 32) threadgroup_barrier(mem_flags::mem_none); y[i] = 1;",
+        "barrier",
+    ),
     "skips a barrier inside a simd-group": (
-        ID + "if (i % 2) threadgroup_barrier(mem_flags::mem_none); y[i] = 1;", "divergence"),
-    "meets at different simd operations": (
-        ID + "y[i] = i % 2 ? simd_sum(1.0f) : simd_max(1.0f);", "divergence"),
+        ID + "if (i % 2) threadgroup_barrier(mem_flags::mem_none); y[i] = 1;",
+        "divergence",
+    ),
+    "meets at different simd operations": (ID + "y[i] = i % 2 ? simd_sum(1.0f) : simd_max(1.0f);", "divergence"),
     "shifts by more than the width": (ID + "y[i] = 1u << (i + 1);", "shift"),
     "overflows a signed integer": (ID + "y[i] = 2147483647 + int(a[i]);", "overflow"),
     "uses too much threadgroup memory": (ID + "threadgroup float box[8193]; box[i] = 1; y[i] = box[i];", "32768"),
@@ -172,12 +203,19 @@ def test_a_result_that_depends_on_the_order_of_threads_is_a_race():
 
 # ---- faults planted in the shipped kernels ----
 
+
 def walk():
     n, k, rank, vocabulary = 4, 16, 64, 50
-    normal = lambda *shape: mx.random.normal(shape, key=mx.random.key(0))  # noqa: E731
+    normal = lambda *shape: mx.random.normal(shape, key=mx.random.key(0))
     candidates = mx.random.randint(0, vocabulary, (n, k), key=mx.random.key(1)).astype(mx.uint32)
-    return kernels.selector_walk(candidates, normal(n, k), normal(n, rank), normal(vocabulary, rank),
-                                 normal(vocabulary, rank), mx.array([3], mx.uint32))
+    return kernels.selector_walk(
+        candidates,
+        normal(n, k),
+        normal(n, rank),
+        normal(vocabulary, rank),
+        normal(vocabulary, rank),
+        mx.array([3], mx.uint32),
+    )
 
 
 def top():
@@ -185,13 +223,13 @@ def top():
 
 
 def conv(name="dynamic_conv_add_norm"):
-    normal = lambda *shape: mx.random.normal(shape, key=mx.random.key(0))  # noqa: E731
+    normal = lambda *shape: mx.random.normal(shape, key=mx.random.key(0))
     arguments = [normal(2, 3, 64), normal(2, 2, 64), normal(2, 3, 2, 2, 4), 1, normal(2, 3, 64), normal(64), 1e-6]
-    return getattr(kernels, name)(*arguments[:{"dynamic_conv": 4, "dynamic_conv_add": 5}.get(name)])
+    return getattr(kernels, name)(*arguments[: {"dynamic_conv": 4, "dynamic_conv_add": 5}.get(name)])
 
 
 def delta():
-    normal = lambda *shape: mx.random.normal(shape, key=mx.random.key(0))  # noqa: E731
+    normal = lambda *shape: mx.random.normal(shape, key=mx.random.key(0))
     rows = normal(1, 3, 2, 32), normal(1, 3, 4, 8), normal(1, 3, 4), normal(1, 3, 4)
     return kernels.gated_delta(rows[0], *rows, normal(1, 4, 8, 32), rows, 2)
 
@@ -209,7 +247,13 @@ PLANTED = [
     ("selector_walk", walk, "if (thread_index_in_threadgroup == 0)", "if (lane == 0)", "written twice"),
     ("selector_walk", walk, "r < rank", "r <= rank", "AddressSanitizer"),
     ("selector_walk", walk, "step < steps", "step + 1 < steps", "unwritten"),
-    ("selector_walk", walk, "c = simdgroup_index_in_threadgroup", "c = simdgroup_index_in_threadgroup + 1", "unwritten"),
+    (
+        "selector_walk",
+        walk,
+        "c = simdgroup_index_in_threadgroup",
+        "c = simdgroup_index_in_threadgroup + 1",
+        "unwritten",
+    ),
     ("top_k", top, BARRIER, "", "race|unwritten"),
     ("top_k", top, "shared[place & 1][group] = ours", "shared[0][group] = ours", "race|unwritten"),
     ("top_k", top, "id < vocabulary", "id <= vocabulary", "AddressSanitizer"),
@@ -226,7 +270,9 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize("name,call,old,new,message", PLANTED, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    "name,call,old,new,message", PLANTED, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_a_planted_fault_fails(monkeypatch, name, call, old, new, message):
     plant(monkeypatch, name, old, new)
     with kernels.forced("emulator"), pytest.raises(EmulatorFault, match=message):
@@ -247,7 +293,7 @@ WRONG = [
 @pytest.mark.parametrize("name,call,old,new", WRONG, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_planted_mistake_shows_in_the_comparison(monkeypatch, name, call, old, new):
     if name == "top_k":
-        call = lambda: kernels.top_k(mx.zeros((2, 100)), 5)  # noqa: E731
+        call = lambda: kernels.top_k(mx.zeros((2, 100)), 5)
     with kernels.forced("reference"):
         expected = call()
     plant(monkeypatch, name, old, new)

@@ -3,9 +3,9 @@
 import mlx.core as mx
 import numpy as np
 import pytest
-from metal import emulator
 from mlx_lm.models import gated_delta as mlx_lm_gated_delta
 
+from metal import emulator
 from splashlite import kernels
 from splashlite.kernels import backend, reference
 from splashlite.kernels.backend import agrees, rounding
@@ -26,8 +26,16 @@ def same(computed, expected, tolerance=0.0):
 # ---- dynamic convolution ----
 
 CONV_SHAPES = [  # batch, length, width, groups
-    (1, 8, 5120, 320), (1, 32, 5120, 320), (1, 1, 5120, 320), (1, 16, 6656, 416), (2, 8, 2048, 128),
-    (1, 7, 64, 4), (3, 5, 96, 96), (2, 2, 100, 1), (4, 1, 33, 3), (1, 3, 1, 1),
+    (1, 8, 5120, 320),
+    (1, 32, 5120, 320),
+    (1, 1, 5120, 320),
+    (1, 16, 6656, 416),
+    (2, 8, 2048, 128),
+    (1, 7, 64, 4),
+    (3, 5, 96, 96),
+    (2, 2, 100, 1),
+    (4, 1, 33, 3),
+    (1, 3, 1, 1),
 ]
 
 
@@ -40,9 +48,16 @@ def test_dynamic_conv(device, shape, dtype):
         base, norm = normal(seed + 20, (2, 2, width), dtype), normal(seed + 30, (width,), dtype)
         conv = (x, base, normal(seed + 40, (batch, length, 2, 2, groups), dtype), seed)
         same([kernels.dynamic_conv(*conv)], [reference.dynamic_conv(*conv)], rounding(dtype, 2))
-        same([kernels.dynamic_conv_add(*conv, residual)], [reference.dynamic_conv_add(*conv, residual)], rounding(dtype, 2))
-        same(kernels.dynamic_conv_add_norm(*conv, residual, norm, 1e-6),
-             reference.dynamic_conv_add_norm(*conv, residual, norm, 1e-6), rounding(dtype, 32 if dtype == F32 else 2))
+        same(
+            [kernels.dynamic_conv_add(*conv, residual)],
+            [reference.dynamic_conv_add(*conv, residual)],
+            rounding(dtype, 2),
+        )
+        same(
+            kernels.dynamic_conv_add_norm(*conv, residual, norm, 1e-6),
+            reference.dynamic_conv_add_norm(*conv, residual, norm, 1e-6),
+            rounding(dtype, 32 if dtype == F32 else 2),
+        )
 
 
 def test_dynamic_conv_takes_parameters_in_another_dtype(device):
@@ -53,7 +68,14 @@ def test_dynamic_conv_takes_parameters_in_another_dtype(device):
 # ---- selector walk: exact ----
 
 WALK_SHAPES = [  # rows, candidates, rank
-    (7, 16, 256), (15, 16, 256), (32, 32, 256), (1, 1, 1), (3, 5, 48), (4, 17, 100), (8, 32, 33), (31, 2, 512),
+    (7, 16, 256),
+    (15, 16, 256),
+    (32, 32, 256),
+    (1, 1, 1),
+    (3, 5, 48),
+    (4, 17, 100),
+    (8, 32, 33),
+    (31, 2, 512),
 ]
 
 
@@ -107,6 +129,7 @@ def test_selector_walk_meets_broken_scores_as_its_reference_does(device, value):
 
 # ---- top-k and argmax: exact ----
 
+
 def logits_of(kind, shape, seed=0):
     if kind == "normal":
         return normal(seed, shape, F32, 5)
@@ -120,15 +143,20 @@ def logits_of(kind, shape, seed=0):
 
 @pytest.mark.parametrize("dtype", [BF16, F32, F16], ids=str)
 @pytest.mark.parametrize("kind", ["normal", "few values", "all equal", "special"])
-@pytest.mark.parametrize("shape,k", [((2, 5000), 16), ((1, 7), 7), ((3, 97), 64), ((16, 1024), 33), ((2, 1025), 1)], ids=str)
+@pytest.mark.parametrize(
+    "shape,k", [((2, 5000), 16), ((1, 7), 7), ((3, 97), 64), ((16, 1024), 33), ((2, 1025), 1)], ids=str
+)
 def test_top_k(device, shape, k, kind, dtype):
     logits = logits_of(kind, shape).astype(dtype)
     same(kernels.top_k(logits, k), reference.top_k(logits, k))
     same([kernels.argmax(logits)], [reference.argmax(logits)])
 
 
-@pytest.mark.parametrize("dtype,rows,vocabulary,k", [
-    (BF16, 7, 248_320, 16), (F32, 8, 248_320, 20), (BF16, 16, 300_000, 64), (F32, 1, 202_048, 1)], ids=str)
+@pytest.mark.parametrize(
+    "dtype,rows,vocabulary,k",
+    [(BF16, 7, 248_320, 16), (F32, 8, 248_320, 20), (BF16, 16, 300_000, 64), (F32, 1, 202_048, 1)],
+    ids=str,
+)
 def test_top_k_of_real_vocabularies(device, dtype, rows, vocabulary, k):
     logits = normal(1, (rows, vocabulary), dtype, 5)
     same(kernels.top_k(logits, k), reference.top_k(logits, k))
@@ -136,6 +164,7 @@ def test_top_k_of_real_vocabularies(device, dtype, rows, vocabulary, k):
 
 
 # ---- gated delta ----
+
 
 def block(seed, rows, shape, dtype):
     """q, and the tape (k, v, g, beta), of `rows` rows, as mlx-lm makes them: g float32, the rest in dtype."""
@@ -148,14 +177,19 @@ def block(seed, rows, shape, dtype):
 
 
 def state_of(seed, shape):
-    key_heads, value_heads, key_width, value_width = shape
+    _, value_heads, key_width, value_width = shape
     return normal(seed, (1, value_heads, value_width, key_width))
 
 
 REAL = (16, 48, 128, 128)  # key heads, value heads, key width, value width
 DELTA = [  # heads and widths, rows, tape rows, accepted
-    (REAL, 8, 8, 5), (REAL, 1, 1, 1), ((2, 4, 32, 8), 8, 8, 8), ((2, 4, 64, 16), 3, 5, 0), ((1, 3, 96, 24), 2, 7, 4),
-    ((4, 4, 256, 32), 1, 16, 16), ((2, 2, 32, 40), 5, 0, 0),
+    (REAL, 8, 8, 5),
+    (REAL, 1, 1, 1),
+    ((2, 4, 32, 8), 8, 8, 8),
+    ((2, 4, 64, 16), 3, 5, 0),
+    ((1, 3, 96, 24), 2, 7, 4),
+    ((4, 4, 256, 32), 1, 16, 16),
+    ((2, 2, 32, 40), 5, 0, 0),
 ]
 
 
@@ -171,8 +205,11 @@ def test_gated_delta(device, shape, rows, taped, accepted, dtype):
     same([committed], [expected], rounding(F32, 64))
 
 
-@pytest.mark.parametrize("make", ["_make_gated_delta_kernel", "_make_gated_delta_kernel_xtree", "_make_gated_delta_packed_kernel"])
+@pytest.mark.parametrize(
+    "make", ["_make_gated_delta_kernel", "_make_gated_delta_kernel_xtree", "_make_gated_delta_packed_kernel"]
+)
 @pytest.mark.parametrize("dtype", [BF16, F32], ids=str)
+@pytest.mark.usefixtures("only_emulated")
 def test_committing_leaves_the_state_that_mlx_lms_metal_kernels_leave(monkeypatch, make, dtype):
     """Bit for bit, against mlx-lm's own kernels run one row at a time in the same emulator."""
     shape = (2, 4, 128, 16)
@@ -181,24 +218,33 @@ def test_committing_leaves_the_state_that_mlx_lms_metal_kernels_leave(monkeypatc
         theirs = getattr(mlx_lm_gated_delta, make)()
     _, tape = block(0, 6, shape, dtype)
     q, new = block(50, 4, shape, dtype)
-    state, start = (state_of(99, shape),) * 2
-    outputs = []
-    packed = make == "_make_gated_delta_packed_kernel"
-    for t in range(5 + 4):
-        rows, at = (tape, t) if t < 5 else (new, t - 5)
-        k, v, g, beta = (each[:, at:at + 1] for each in rows)
-        y, state = emulator.run(theirs, {
-            "inputs": [k if t < 5 else q[:, at:at + 1], k, v, g, beta, state, 1],
+    start = state_of(99, shape)
+
+    def one_token(state, q, rows, t):
+        k, v, g, beta = (each[:, t : t + 1] for each in rows)
+        call = {
+            "inputs": [q[:, t : t + 1], k, v, g, beta, state, 1],
             "template": [("InT", dtype), ("StT", F32), ("Dk", 128), ("Dv", 16), ("Hk", 2), ("Hv", 4)],
-            "grid": (32, 16 // 8 if packed else 16, 4), "threadgroup": (32, 2, 1),
-            "output_shapes": [v.shape, state.shape], "output_dtypes": [dtype, F32]})
-        committed = state if t < 5 else committed
-        outputs += [y] if t >= 5 else []
+            "grid": (32, 16 // 8 if make == "_make_gated_delta_packed_kernel" else 16, 4),
+            "threadgroup": (32, 2, 1),
+            "output_shapes": [v.shape, state.shape],
+            "output_dtypes": [dtype, F32],
+        }
+        return emulator.run(theirs, call)
+
+    committed = start
+    for t in range(5):
+        _, committed = one_token(committed, tape[0], tape, t)
+    state, outputs = committed, []
+    for t in range(4):
+        y, state = one_token(state, q, new, t)
+        outputs.append(y)
     with kernels.forced("emulator"):
         same(kernels.gated_delta(q, *new, start, tape, 5), [mx.concatenate(outputs, axis=1), committed])
 
 
 # ---- quantized rows ----
+
 
 def packed_of(outputs, width, group_size, bits, dtype, seed=0):
     """Random weights as mx.quantize would pack them, centred on zero."""
@@ -206,7 +252,10 @@ def packed_of(outputs, width, group_size, bits, dtype, seed=0):
     weight = mx.array(np.random.default_rng(seed).integers(0, 2**32, (tall, width * bits // 32), dtype=np.uint32))
     scales = mx.random.uniform(0.5, 1.5, (tall, width // group_size), key=mx.random.key(seed + 1)) / 2**bits
     biases = -scales * 2 ** (bits - 1)
-    return [mx.tile(each, (-(-outputs // tall), 1))[:outputs] for each in (weight, scales.astype(dtype), biases.astype(dtype))]
+    return [
+        mx.tile(each, (-(-outputs // tall), 1))[:outputs]
+        for each in (weight, scales.astype(dtype), biases.astype(dtype))
+    ]
 
 
 def close_rows(x, packed, group_size, bits, columns=slice(None)):
@@ -217,8 +266,9 @@ def close_rows(x, packed, group_size, bits, columns=slice(None)):
 
 
 @pytest.fixture
-def always_launched(monkeypatch):
+def always_launched(monkeypatch, tmp_path):
     """On a GPU the kernel runs only where it is faster; here it has to run."""
+    monkeypatch.setenv("SPLASHLITE_CACHE", str(tmp_path))
     monkeypatch.setattr("splashlite.kernels.race.MARGIN", float("inf"))
 
 
@@ -237,8 +287,20 @@ def test_quantized_rows_of_any_number(device, always_launched, rows):
 
 
 PROJECTIONS = [  # inputs, outputs of the 27B target and its drafter
-    (5120, 17408), (17408, 5120), (5120, 10240), (5120, 6144), (6144, 5120), (5120, 12288), (5120, 1024), (5120, 48),
-    (5120, 248_320), (25_600, 5120), (4096, 5120), (5120, 4096), (5120, 1280), (5120, 256),
+    (5120, 17408),
+    (17408, 5120),
+    (5120, 10240),
+    (5120, 6144),
+    (6144, 5120),
+    (5120, 12288),
+    (5120, 1024),
+    (5120, 48),
+    (5120, 248_320),
+    (25_600, 5120),
+    (4096, 5120),
+    (5120, 4096),
+    (5120, 1280),
+    (5120, 256),
 ]
 
 
@@ -256,6 +318,7 @@ def test_quantized_rows_of_real_projections(device, always_launched, width, outp
 
 
 # ---- the self-check ----
+
 
 @pytest.mark.parametrize("name", sorted(backend.registry))
 def test_every_kernel_passes_its_own_first_use_check(device, name, monkeypatch):

@@ -1,5 +1,6 @@
 import copy
 import json
+import random
 
 import mlx.core as mx
 import pytest
@@ -204,6 +205,44 @@ def test_theta_may_stand_beside_or_inside_the_rope_parameters(published):
         assert read_drafter(folder)[0] == whole
     refused(folder, {**config, "rope_theta": theta + 1}, "rope_theta")
     refused(folder, put(config, ("rope_parameters", "partial_rotary_factor"), 0.5), "partial_rotary_factor")
+
+
+def test_any_json_is_read_or_refused_but_nothing_else(published):
+    folder, config, _ = published
+    dice = random.Random(6)
+    odd = [
+        None,
+        True,
+        0,
+        -1,
+        10**400,
+        1e308,
+        float("nan"),
+        "",
+        "x",
+        "silu",
+        [],
+        [[]],
+        [{}],
+        {},
+        {"rope_type": []},
+        [None],
+        [10**30],
+        {"x": {}},
+    ]
+    paths = list(leaves(config))
+    for _ in range(1500):
+        changed = config
+        for path in dice.sample(paths, dice.randrange(1, 4)):
+            try:
+                changed = put(changed, path, dice.choice(odd))
+            except (TypeError, AttributeError, IndexError):
+                continue  # an outer key was replaced just before
+        (folder / "config.json").write_text(json.dumps(changed))
+        try:
+            read_drafter(folder)
+        except SplashliteError:
+            pass
 
 
 def test_a_key_given_twice_is_refused(published):

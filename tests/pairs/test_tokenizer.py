@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -136,6 +137,19 @@ def test_code_in_the_folder_never_runs(folder, tmp_path):
     assert not marker.exists()
 
 
+def test_loading_uses_no_network_and_says_nothing(folder, monkeypatch, capfd, caplog):
+    def refuse(*args):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    content = json.loads((folder / "tokenizer_config.json").read_text())
+    write(folder, "tokenizer_config.json", {**content, "tokenizer_class": "Qwen2Tokenizer"})
+    write(folder, "config.json", {"model_type": "qwen3"})
+    load_tokenizer(folder, {}).apply_chat_template([{"role": "user", "content": "hi"}])
+    assert capfd.readouterr().err == ""
+    assert not caplog.records
+
+
 def test_truncation_and_padding_that_a_tokenizer_file_asks_for_are_off(folder):
     content = json.loads((folder / "tokenizer.json").read_text())
     content["truncation"] = {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}
@@ -148,10 +162,8 @@ def test_a_lone_surrogate_is_the_users_error(folder):
         load_tokenizer(folder, {}).encode("\ud800")
 
 
-# ids made with the published tokenizer of SmolLM2
-REAL = {
-    "<|im_start|>user\nWhat is 12345?<|im_end|>\n": [1, 4093, 198, 1780, 314, 216, 33, 34, 35, 36, 37, 47, 2, 198],
-}
+# prompts as they were tokenized, with the published tokenizer and template, for training the demo drafter
+REAL = json.loads((Path(__file__).parent / "real_prompts.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +173,13 @@ def real(smollm2_gguf):
 
 def test_the_gguf_has_its_own_tokenizer(real):
     assert (len(real), real.bos_id, real.eos_ids) == (49152, 1, {2})
-    for text, ids in REAL.items():
-        assert real.encode(text) == ids
-        assert real.decode(ids) == text
+    assert real.decode(real.encode("na\u00efve \u65e5\u672c 12345 x1y2")) == "na\u00efve \u65e5\u672c 12345 x1y2"
+
+
+@pytest.mark.parametrize("known", REAL, ids=range(len(REAL)))
+def test_the_ggufs_tokenizer_is_the_published_one(real, known):
+    assert real.apply_chat_template([{"role": "user", "content": known["text"]}]) == known["prompt"]
+    assert real.encode(real.decode(known["prompt"])) == known["prompt"]
 
 
 def test_the_gguf_has_its_own_template(real):

@@ -85,7 +85,7 @@ def test_code_that_a_config_names_is_refused(folder):
         read_config(folder)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "1", "null", '{"a": 1, "a": 2}'])
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "1" * 10_000, "[]", "1", "null", '{"a": 1, "a": 2}'])
 def test_a_config_that_is_no_object_is_refused(folder, content):
     (folder / "config.json").write_text(content)
     with pytest.raises(SplashliteError, match=r"config\.json"):

@@ -18,7 +18,8 @@ static size_t pages(size_t bytes) {
   return (bytes + page - 1) / page * page;
 }
 
-// Untouchable address space on both sides; the rest of the last page is poisoned, so the first byte past the end counts.
+// Untouchable address space on both sides; the rest of the last page is poisoned, so that the first byte past the
+// end counts.
 Buffer allocate(size_t bytes, size_t granule, bool output) {
   size_t room = pages(bytes ? bytes : 1);
   void* space = mmap(nullptr, room + 2 * kGuard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -59,12 +60,14 @@ void Watch::load(uintptr_t address, size_t size, const Moment& now) {
   for (size_t index = (address - base_) / granule_; index <= (address + size - 1 - base_) / granule_; ++index) {
     if (index >= cells_.size()) fail("out of bounds: a read past the end of %s", name_);
     Cell& it = cells_[index];
-    if (!it.has_write) fail("unwritten: thread %ld read element %zu of %s before anything wrote it", long(now.thread), index, name_);
+    if (!it.has_write)
+      fail("unwritten: thread %ld read element %zu of %s before anything wrote it", long(now.thread), index, name_);
     if (!before(it.written, now))
       fail("race: thread %ld read element %zu of %s, which thread %ld wrote with no barrier between them",
            long(now.thread), index, name_, long(it.written.thread));
     bool fresh = !it.has_read || before(it.read, now);
-    it.many_readers = !fresh || (it.has_read && it.many_readers && it.read.group_epoch[space_] == now.group_epoch[space_]);
+    bool same_epoch = it.has_read && it.read.group_epoch[space_] == now.group_epoch[space_];
+    it.many_readers = !fresh || (it.many_readers && same_epoch);
     it.many_simdgroups = it.many_readers && (it.read.simdgroup != now.simdgroup || it.many_simdgroups);
     it.has_read = true;
     it.read = now;

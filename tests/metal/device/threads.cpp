@@ -1,7 +1,7 @@
 // Runs one kernel launch: every thread of the grid as a fiber, in lockstep between the places where threads meet.
 //
-// stdin: a plan of 64-bit words (grid, threadgroup, seeds of the orders, sampled threadgroups, buffers), then the inputs.
-// stdout: the outputs. Any fault is one line on stderr and exit status 3 (the sanitizers use their own).
+// stdin: a plan of 64-bit words (grid, threadgroup, seeds of the orders, sampled threadgroups, buffers), then the
+// inputs. stdout: the outputs. Any fault is one line on stderr and exit status 3 (the sanitizers use their own).
 #include "threads.hpp"
 
 #include <sys/mman.h>
@@ -232,11 +232,13 @@ static int run_plan() {
   size_t outputs = watches.size();
   size_t shared = __start_threadgroup_memory ? size_t(__stop_threadgroup_memory - __start_threadgroup_memory) : 0;
   if (shared > kThreadgroupLimitBytes) fail("threadgroup memory is %zu bytes: a threadgroup has 32768", shared);
-  if (shared) watches.emplace_back("threadgroup memory (2-byte units)", kThreadgroup, __start_threadgroup_memory, shared, 2);
+  if (shared)
+    watches.emplace_back("threadgroup memory (2-byte units)", kThreadgroup, __start_threadgroup_memory, shared, 2);
 
   size_t most = size_t(plan.group[0]) * plan.group[1] * plan.group[2];
   if (most > 1024) fail("a threadgroup of %zu threads: 1024 is the most", most);
-  void* stacks = mmap(nullptr, most * kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* stacks = mmap(nullptr, most * kStackBytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (stacks == MAP_FAILED) fail("the emulator has no memory left for %zu stacks", most);
 
   std::vector<std::vector<unsigned char>> first;

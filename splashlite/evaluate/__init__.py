@@ -1,0 +1,1 @@
+"""Measuring: do texts agree, and how fast are they?"""

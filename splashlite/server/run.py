@@ -1,0 +1,116 @@
+"""A server's life: the port first, then the model, then requests, then a clean end."""
+
+import ipaddress
+import logging
+import socket
+import sys
+import threading
+
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.server import app
+from splashlite.server.model import Model
+from splashlite.server.problems import Problem
+from splashlite.server.protocol import Server
+from splashlite.server.worker import Worker
+
+
+def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None = None) -> None:
+    """Serve until SIGINT or SIGTERM. `load()` returns the engine, on the engine's own thread.
+
+    Raises UsageError for an address that is not safe or not free, SplashliteError when the model cannot be loaded.
+    """
+    _check(host, origins, key)
+    listener = _listen(host, port)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    logging.getLogger("splashlite.server").setLevel(logging.INFO)
+    worker = Worker(load, Model)
+    server = Server(app.build(worker, hosts=[*hosts, *_name_of(host)], origins=origins, key=key), worker.stop)
+    where = listener.getsockname()
+    worker.start()
+    threading.Thread(target=_announce, args=(worker, server, where, key), daemon=True).start()
+    try:
+        server.run(sockets=[listener])
+    finally:
+        worker.close()
+    if worker.failure is not None:
+        raise _sentence(worker.failure)
+
+
+def load(pair, *, target, drafter, draft_bits, context):
+    """The engine of a pair, with its downloads told on standard error."""
+    import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
+    from splashlite.engine import open_pair
+    from splashlite.pairs.resolve import resolve
+
+    resolved = resolve(pair, target=target, drafter=drafter)
+    return open_pair(resolved, draft_bits=draft_bits, context=context, progress=_Downloads())
+
+
+class _Downloads:
+    """One line per tenth of a download."""
+
+    def __init__(self):
+        self._told = None
+
+    def __call__(self, label: str, done: int, total: int | None) -> None:
+        part = (label, 10 * done // total if total else done // 2**28)
+        if part != self._told:
+            self._told = part
+            size = f"{done / 2**20:.0f} of {total / 2**20:.0f} MB" if total else f"{done / 2**20:.0f} MB"
+            print(f"{label}: {size}", file=sys.stderr)
+
+
+def _announce(worker: Worker, server: Server, where: tuple, key: str | None) -> None:
+    worker.loaded.wait()
+    if worker.failure is not None:
+        server.should_exit = True
+        return
+    if worker.state != "ready":
+        return
+    address = f"[{where[0]}]" if ":" in where[0] else where[0]
+    model = worker.prepared
+    print(f"{model.name} is served at http://{address}:{where[1]} (a chat page, and the OpenAI and Anthropic APIs under /v1)")
+    print(f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {'asked for' if key else 'none'}; Ctrl-C ends")
+    sys.stdout.flush()
+
+
+def _check(host: str, origins, key: str | None) -> None:
+    if not _is_loopback(host) and key is None:
+        raise UsageError(f"--host {host} can be reached from other machines: set SPLASHLITE_API_KEY to a key of your own first")
+    if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
+        raise UsageError("the API key must have at least 8 characters, ASCII and without spaces")
+    for origin in origins:
+        if origin == "*" or "://" not in origin:
+            raise UsageError(f"--allowed-origin {origin} is no origin: write it like https://example.org")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _name_of(host: str) -> list[str]:
+    """A name that the server was told to listen on is a name it may be called by."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return [host]
+    return []
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(256)
+    except OSError as problem:
+        raise UsageError(f"cannot listen on {host} port {port} ({problem.strerror}): choose another --port") from None
+    return listener
+
+
+def _sentence(error: BaseException) -> BaseException:
+    return SplashliteError(error.message) if isinstance(error, Problem) else error

@@ -1,0 +1,52 @@
+"""Quantized linear layers that run blocks through quantized_rows."""
+
+import mlx.core as mx
+import mlx.nn as nn
+import pytest
+
+from splashlite import kernels
+from splashlite.kernels import linear
+
+
+@pytest.fixture
+def model():
+    mx.random.seed(0)
+    model = nn.Sequential(nn.Linear(128, 64), nn.Linear(64, 96, bias=False), nn.Linear(96, 32))
+    nn.quantize(model, 32, 4)
+    return model
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 128), (1, 2, 128), (1, 8, 128), (2, 8, 128), (1, 17, 128), (5, 128), (128,)], ids=str
+)
+def test_blocks_go_through_the_kernel_and_nothing_changes(model, shape, monkeypatch):
+    x = mx.random.normal(shape)
+    expected = model(x)
+    calls = []
+    monkeypatch.setattr(
+        linear, "quantized_rows", lambda *a, **k: calls.append(a[0].shape) or kernels.quantized_rows(*a, **k)
+    )
+    assert kernels.use_quantized_rows(model) == 3
+    with kernels.forced("reference"):
+        y = model(x)
+    assert y.shape == expected.shape and mx.allclose(y, expected, atol=1e-5)
+    rows = x.size // 128
+    assert [shape[0] for shape in calls] == ([rows] * 3 if 2 <= rows <= 16 else [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"group_size": 128, "bits": 4}, {"group_size": 64, "bits": 6}, {"mode": "mxfp4", "bits": 4, "group_size": 32}],
+    ids=str,
+)
+def test_other_quantizations_stay_as_they_are(options):
+    model = nn.Sequential(nn.Linear(128, 64), nn.Linear(64, 128))
+    nn.quantize(model, class_predicate=lambda _, layer: layer.weight.shape[1] == 128, **options)
+    assert kernels.use_quantized_rows(model) == 0
+    model(mx.zeros((4, 128)))
+
+
+def test_only_the_instances_change(model):
+    kernels.use_quantized_rows(model)
+    assert type(nn.QuantizedLinear(64, 64)) is nn.QuantizedLinear
+    assert kernels.use_quantized_rows(model) == 0

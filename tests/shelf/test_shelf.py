@@ -1,0 +1,97 @@
+"""models, show, pull and rm, against a stand-in hub on this machine."""
+
+import json
+
+import huggingface_hub
+import pytest
+from safetensors.numpy import save
+
+from pairs.stand_in_hub import Hub as StandIn
+from splashlite import cli
+from splashlite.pairs.resolve import known_names, resolve
+from splashlite.shelf import stock
+
+TARGET, DRAFTER = "mlx-community/Qwen3-4B-4bit", "z-lab/Qwen3-4B-DFlash-b16"
+
+
+def weights(count):
+    import numpy as np
+
+    return save({"w": np.zeros(count, np.float32)})
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """A hub with the two halves of qwen3-4b, toys in their place, and empty caches."""
+    files = {"config.json": b"{}", "model.safetensors": weights(5000)}
+    stand_in = StandIn({TARGET: files, DRAFTER: {**files, "model.safetensors": weights(700)}})
+    url = stand_in.start()
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("SPLASHLITE_CACHE", str(tmp_path / "cache"))
+    stock.hub_cache.cache_clear()
+    yield stand_in
+    stock.hub_cache.cache_clear()
+    stand_in.stop()
+
+
+def run(capsys, *arguments):
+    code = cli.run(list(arguments))
+    stock.hub_cache.cache_clear()
+    out, err = capsys.readouterr()
+    return code, " ".join(out.split()), " ".join(err.split())
+
+
+def test_models_lists_every_pair(hub, capsys):
+    code, out, _ = run(capsys, "models")
+    assert code == 0 and all(name in out for name in known_names())
+    assert f"{TARGET} + {DRAFTER} not downloaded · needs about 2.2 GB: fits here" in out
+    code = cli.run(["models", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    assert [each["name"] for each in listed] == known_names()
+    assert all({"target", "drafter", "disk_bytes", "memory_bytes", "fits", "licence", "here"} <= each.keys() for each in listed)
+
+
+def test_pull_show_and_rm(hub, capsys, monkeypatch):
+    code, out, _ = run(capsys, "pull", "qwen3-4b")
+    assert code == 0 and f"target {TARGET} is in " in out and f"drafter {DRAFTER} is in " in out
+    assert "downloaded, 23 kB · needs 23 kB: fits here" in run(capsys, "models")[1]
+    _, out, _ = run(capsys, "show", "qwen3-4b")
+    assert "qwen3-4b is a pair that splashlite knows" in out and ", 20 kB" in out and "temperature 0.7" in out
+    asked = len(hub.requests)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert run(capsys, "pull", "qwen3-4b")[0] == 0 and len(hub.requests) == asked
+    monkeypatch.setattr("click.confirm", lambda text: "free 23 kB" not in text)
+    code, out, err = run(capsys, "rm", "qwen3-4b")
+    assert code == 1 and "nothing was deleted" in err and TARGET in out
+    code, out, _ = run(capsys, "rm", "qwen3-4b", "--yes")
+    assert code == 0 and out.endswith("23 kB freed")
+    assert "nothing of qwen3-4b is downloaded" in run(capsys, "rm", "qwen3-4b")[1]
+    code, _, err = run(capsys, "pull", "qwen3-4b")
+    assert code == 1 and "HF_HUB_OFFLINE" in err and err.startswith("splashlite: ")
+
+
+def test_half_a_pair_is_called_so(hub, capsys):
+    huggingface_hub.snapshot_download(DRAFTER)
+    stock.hub_cache.cache_clear()
+    assert "partly downloaded" in run(capsys, "models")[1]
+    assert "here" in run(capsys, "show", "qwen3-4b")[1]
+
+
+@pytest.mark.parametrize("name, gigabytes", [
+    ("mlx-community/Qwen3.8-27B-4bit", 15.2), ("mlx-community/Qwen3.6-35B-A3B-8bit", 37.2), ("openai/gpt-oss-20b", 10.6),
+    ("Qwen/Qwen3-8B", 16.0), ("someone/Model-0.5B-6bit", 0.4),
+])  # fmt: skip
+def test_memory_is_estimated_from_the_name(name, gigabytes):
+    assert round(stock.named_bytes(name) / 1e9, 1) == gigabytes
+
+
+def test_names_without_a_size_are_not_guessed():
+    assert stock.named_bytes("mlx-community/GLM-5.3-4bit") is None
+
+
+def test_the_shipped_drafter_is_never_removed(hub):
+    assert [part for part, _ in stock.removable(resolve("smollm2-135m"))] == []

@@ -1,0 +1,114 @@
+"""The command line: help, exit codes, what is imported, and that every word in docs/terminal.md is true."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from splashlite import cli
+from splashlite.errors import SplashliteError, UsageError
+
+ROOT = Path(__file__).resolve().parents[1]
+COMMANDS = cli.splashlite.commands
+
+
+def run(capsys, *arguments):
+    code = cli.run(list(arguments))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_of_every_command_has_an_example(capsys, name):
+    code, out, _ = run(capsys, name, "--help")
+    assert code == 0 and f"  splashlite {name}" in out
+    assert all(option.help for option in COMMANDS[name].params if isinstance(option, click.Option))
+
+
+def test_help_imports_neither_mlx_nor_transformers():
+    script = "import sys; sys.argv[1:] = ['--help']\nfrom splashlite import cli\ntry:\n cli.main()\nfinally:\n print(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert "generate" in shown
+    assert not re.search(r"\b(mlx|mlx_lm|transformers|huggingface_hub|numpy|rich|prompt_toolkit)\b", shown.splitlines()[-1])
+
+
+@pytest.mark.parametrize("error, code, said", [
+    (SplashliteError("the disk is full: free some space"), 1, "splashlite: the disk is full: free some space\n"),
+    (UsageError("width is 99: it must be smaller"), 2, "splashlite: width is 99: it must be smaller\n"),
+    (KeyError("x"), 1, "splashlite: this is a bug, KeyError: 'x' (run it again with --debug for where)\n"),
+    (KeyboardInterrupt(), 130, ""),
+])  # fmt: skip
+def test_errors_are_one_sentence(monkeypatch, capsys, error, code, said):
+    def load(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(cli, "load", load)
+    assert run(capsys, "generate", "--prompt", "hi") == (code, "", said)
+
+
+def test_debug_shows_where(monkeypatch):
+    def load(*arguments, **options):
+        raise KeyError("x")
+
+    monkeypatch.setattr(cli, "load", load)
+    with pytest.raises(KeyError):
+        cli.run(["generate", "--prompt", "hi", "--debug"])
+
+
+@pytest.mark.parametrize("arguments", [
+    ["generate", "--prompt", "hi", "--top-p", "7"], ["generate", "--colour"], ["nonsense"], ["chat", "--think", "maybe"],
+    ["rm"], ["generate", "--prompt", "hi", "--draft-bits", "3"],
+])  # fmt: skip
+def test_wrong_usage_is_2(capsys, arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and out == "" and "Error: " in err and "Traceback" not in err
+
+
+def test_an_unknown_pair_is_named_with_what_is_near(capsys):
+    code, out, err = run(capsys, "show", "qwen3.8-27")
+    assert code == 2 and "did you mean qwen3.8-27b?" in err and len(err.splitlines()) == 1
+
+
+def test_pairs_are_completed():
+    from click.shell_completion import ShellComplete
+
+    complete = ShellComplete(cli.splashlite, {}, "splashlite", "_SPLASHLITE_COMPLETE")
+    assert [item.value for item in complete.get_completions(["chat"], "qwen3.8")] == ["qwen3.8-27b"]
+    assert "doctor" in [item.value for item in complete.get_completions([], "d")]
+
+
+def test_python_cli_py_is_the_same_command():
+    shown = subprocess.run([sys.executable, "cli.py", "--version"], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert shown.stdout.startswith("splashlite, version ")
+
+
+PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"```console\n\$ (splashlite [^\n]*)\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "command, output",
+    [pytest.param(*shown, marks=[pytest.mark.slow] if "doctor" in shown[0] else []) for shown in SHOWN],
+    ids=[command for command, _ in SHOWN],
+)
+def test_the_page_shows_what_the_commands_say(capsys, monkeypatch, command, output):
+    """Three dots stand for anything: what depends on the machine is left out of the page."""
+    monkeypatch.setenv("COLUMNS", "90")
+    _, out, err = run(capsys, *command.split()[1:])
+    pattern = re.escape(output.strip()).replace(re.escape("..."), r".*?")
+    assert re.search(pattern, (out + err).strip(), re.DOTALL), out + err
+
+
+def test_the_page_names_every_command_setting_and_chat_command():
+    from splashlite.chat.commands import COMMANDS as CHAT
+    from splashlite.chat.settings import SETTINGS
+
+    for name in COMMANDS:
+        assert f"splashlite {name}" in PAGE
+    for each in CHAT.values():
+        assert f"`{each.usage}`".replace("|", "\\|") in PAGE
+    for name in SETTINGS:
+        assert f"`{name}`" in PAGE
