@@ -112,7 +112,13 @@ def generate(pair, prompt, system, raw, as_json, settings, **halves):
 @splashlite.command()
 @load_options
 @click.option("--system", help="A system message.")
-@click.option("--file", "files", multiple=True, type=click.Path(path_type=Path), help="A text to start from; may be repeated.")
+@click.option(
+    "--file",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="A text to start from; may be repeated.",
+)
 @click.option("--think", type=click.Choice(["on", "off"]), help="Whether the model thinks before it answers.")
 @reply_options
 def chat(pair, system, files, think, settings, **halves):

@@ -2,22 +2,27 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from time import perf_counter
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from splashlite import blas, kernels
+from splashlite.decode import cost
 from splashlite.decode import width as widths
+from splashlite.decode.cost import Costs
 from splashlite.decode.loop import Loop, Step, TokenLogprob
 from splashlite.decode.sampling import Params, Sampler
 from splashlite.decode.stats import Stats
+from splashlite.decode.survival import Survival
 from splashlite.drafter import load_drafter
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.check import check_match
 from splashlite.pairs.fetch import fetch
 from splashlite.pairs.resolve import Pair, read_sampling, resolve
-from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
+from splashlite.pairs.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from splashlite.sessions import Session
 from splashlite.target import Target, load_target
 from splashlite.target.load import activation_dtype
@@ -68,9 +73,14 @@ def open_pair(
     draft_bits: int | None = None,
     dtype: str | None = None,
     context: int | None = None,
+    calibrate: str = "auto",
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> "Engine":
-    """`load` for a resolved pair; progress(label, done_bytes, total_bytes) hears of downloads."""
+    """`load` for a resolved pair.
+
+    calibrate: "auto" measures what a cycle costs on this machine once and keeps it in the cache folder, "again" measures
+    anew, "off" assumes a flat prior. progress(label, done, total) hears of downloads, in bytes, and of the measurement.
+    """
     target_path = fetch(pair.target, progress=progress)
     drafter_path = fetch(pair.drafter, progress=progress) if pair.drafter is not None else None
     model, config = load_target(target_path, dtype=dtype)
@@ -92,7 +102,31 @@ def open_pair(
         )
     tokenizer = load_tokenizer(target_path, config)
     sampling = pair.sampling or read_sampling(target_path)
-    return Engine(tapped, drafter, tokenizer, pair=pair, sampling=sampling, context=context)
+    costs = None
+    if drafter is not None:
+        files = (_sizes(target_path), _sizes(drafter_path), str(activation_dtype(model)), draft_bits, blas.found())
+        costs = _costs(tapped, drafter, files, calibrate, progress)
+    ends = tokenizer.eos_ids if tokenizer is not None else eos_ids(target_path, config)
+    return Engine(tapped, drafter, tokenizer, pair=pair, sampling=sampling, context=context, eos_ids=ends, costs=costs)
+
+
+def _costs(target: Target, drafter, files: tuple, calibrate: str, progress) -> Costs:
+    if calibrate not in ("auto", "again", "off"):
+        raise UsageError(f"calibrate is {calibrate!r}: it must be auto, again or off")
+    if calibrate == "off":
+        return Costs.flat(drafter.block_size)
+    key = cost.fingerprint(*files)
+    costs = cost.kept(key) if calibrate == "auto" else None
+    if costs is None:
+        heard = (lambda done, total: None) if progress is None else partial(progress, "measuring this machine")
+        costs = cost.measure(target, drafter, heard)
+        cost.keep(key, costs)
+    return costs
+
+
+def _sizes(path: Path) -> tuple:
+    files = [path] if path.is_file() else sorted(path.glob("*.safetensors"))
+    return tuple((file.name, file.stat().st_size) for file in files)
 
 
 class Engine:
@@ -112,13 +146,16 @@ class Engine:
         pair: Pair | None = None,
         sampling: dict | None = None,
         context: int | None = None,
-        eos_ids: frozenset[int] | None = None,
+        eos_ids: frozenset[int] = frozenset(),
+        costs: Costs | None = None,
     ):
         self.target, self.drafter, self.tokenizer, self.pair = target, drafter, tokenizer, pair
         self.sampling = PLAIN | (sampling or {})
         self.context = _context(target.config, context)
-        self.eos_ids = eos_ids if eos_ids is not None else tokenizer.eos_ids if tokenizer else frozenset()
+        self.eos_ids = eos_ids
         self.session = Session(target, drafter)
+        self.costs = costs
+        self.survival = Survival(drafter.block_size - 1) if drafter is not None else None
         self.on_prefill: Callable[[int, int], None] = lambda done, total: None
         self.timing = False
         self._busy = self._stop = False
@@ -180,7 +217,10 @@ class Engine:
         if logprobs is not None and (not isinstance(logprobs, int) or isinstance(logprobs, bool) or not 0 <= logprobs <= 20):
             raise UsageError(f"logprobs is {logprobs!r}: it must be None or a whole number from 0 to 20")
         speculation, drafter = self._speculation(speculative, width)
-        policy = widths.of(width, drafter.block_size) if drafter is not None else None
+        policy = None
+        if drafter is not None:
+            self.survival = self.survival.faded(REMEMBERED)
+            policy = widths.of(width, drafter.block_size, self.costs, self.survival)
         stats = Stats(prompt_tokens=len(ids), speculation=speculation, kernels=kernels.choice())
         if self.timing:
             stats.draft_ms, stats.verify_ms = [], []
@@ -229,6 +269,8 @@ class Engine:
                 yield Piece(said, kept, None, stats, step.drafted, step.logprobs)
             cycles.close()
             said += text.finish() if text is not None else ""
+            if 2 * stats.parked_cycles > stats.cycles:
+                stats.speculation = f"parked: {loop.width.reason()}"
             stats.peak_memory_bytes = mx.get_peak_memory()
             self.session.settle()
             yield Piece(said, step.tokens, reason, stats, step.drafted, step.logprobs)
@@ -286,6 +328,7 @@ class Engine:
         }
 
 
+REMEMBERED = 0.25  # weight that one reply's acceptance has for the next
 PLAIN = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 

@@ -1,9 +1,6 @@
 """The demo pair: forty prompts of code, mathematics, chat and prose decode the same text with the drafter and without."""
 
-try:
-    import tomllib
-except ModuleNotFoundError:  # Python 3.10
-    import tomli as tomllib
+import tomllib
 from pathlib import Path
 
 import pytest

@@ -14,7 +14,14 @@ def copy(text: str) -> str:
     data = text.encode("utf-8", "replace")
     for program in _programs():
         if shutil.which(program[0]):
-            subprocess.run(program, input=data, check=True, timeout=5, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                program,
+                input=data,
+                check=True,
+                timeout=5,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             return "copied"
     if not sys.stdout.isatty() or len(data) > LONGEST_OSC52:
         raise OSError("no clipboard program was found and the text is too long for the terminal's own clipboard")

@@ -76,9 +76,11 @@ def help_(chat, rest: str) -> None:
         chat.screen.line(f"{found.usage}: {found.help}")
         return
     chat.screen.grid((each.usage, each.help) for each in COMMANDS.values())
-    chat.screen.dim('Enter sends, Alt-Enter starts a new line; a message may stand between """ and """. '
-                    "Ctrl-C stops a reply; on an empty line it leaves, as does Ctrl-D. "
-                    "Tab completes, Ctrl-R searches what you typed before, Ctrl-X Ctrl-E opens your editor.")
+    chat.screen.dim(
+        'Enter sends, Alt-Enter starts a new line; a message may stand between """ and """. '
+        "Ctrl-C stops a reply; on an empty line it leaves, as does Ctrl-D. "
+        "Tab completes, Ctrl-R searches what you typed before, Ctrl-X Ctrl-E opens your editor."
+    )
 
 
 @command("/exit", "leave")

@@ -6,7 +6,7 @@ from splashlite.text import TextStream
 
 
 class Drafts:
-    """Splits the text of pieces by who proposed each token: (text, True) for the drafter's, False for the target's own."""
+    """Splits the text of pieces by who proposed each token: True for the drafter, False for the target itself."""
 
     def __init__(self, tokenizer):
         self._stream = TextStream(tokenizer)

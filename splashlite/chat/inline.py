@@ -7,7 +7,15 @@ Run = tuple[str, str]  # text, rich style
 ESCAPED = re.compile(r"\\([\\`*_\[\]#~|>])")
 LINK = re.compile(r"!?\[([^\[\]]*)\]\(<?([^()\s<>]*(?:\([^()\s]*\)[^()\s<>]*)*)>?(?:\s+\"[^\"]*\")?\)")
 LINK_BEGUN = re.compile(r"!?(\[[^\[\]]*(\](\([^()]*(\([^()]*\)?[^()]*)?)?)?)?$")
-STYLES = {"***": "bold italic", "**": "bold", "*": "italic", "___": "bold italic", "__": "bold", "_": "italic", "~~": "strike"}
+STYLES = {
+    "***": "bold italic",
+    "**": "bold",
+    "*": "italic",
+    "___": "bold italic",
+    "__": "bold",
+    "_": "italic",
+    "~~": "strike",
+}
 SPECIAL = re.compile(r"[\\`*_~!\[]")
 LONGEST_WAIT = 600  # characters; beyond this a marker without its partner is taken as plain text
 
@@ -46,12 +54,12 @@ def _span(text: str, final: bool, style: str, before: str) -> tuple[list[Run], i
         return _link(text, final, style)
     if mark[0] == "`":
         return _code(text, mark, final, style)
-    if mark in STYLES and _opens(mark, before, text[len(mark):]):
+    if mark in STYLES and _opens(mark, before, text[len(mark) :]):
         end = _closing(text, mark, final)
         if end is None:
             return None
         if end:
-            inner, _ = inline(text[len(mark):end], True, f"{style} {STYLES[mark]}".strip(), mark[0])
+            inner, _ = inline(text[len(mark) : end], True, f"{style} {STYLES[mark]}".strip(), mark[0])
             return inner, end + len(mark)
     return [(mark, style)], len(mark)
 
@@ -70,7 +78,7 @@ def _link(text: str, final: bool, style: str) -> tuple[list[Run], int] | None:
 def _code(text: str, mark: str, final: bool, style: str) -> tuple[list[Run], int] | None:
     closing = re.compile(rf"(?<!`){mark}(?!`)").search(text, len(mark))
     if closing and (final or closing.end() < len(text)):
-        code = text[len(mark):closing.start()]
+        code = text[len(mark) : closing.start()]
         code = code[1:-1] if code.startswith(" ") and code.endswith(" ") and code.strip() else code
         return [(code, f"{style} cyan".strip())], closing.end()
     return ([(mark, style)], len(mark)) if final else None
@@ -94,7 +102,7 @@ def _closing(text: str, mark: str, final: bool) -> int | None:
 
 
 def _inside_word(text: str, run: re.Match) -> bool:
-    return _wordlike(text[run.start() - 1]) and _wordlike(text[run.end():run.end() + 1])
+    return _wordlike(text[run.start() - 1]) and _wordlike(text[run.end() : run.end() + 1])
 
 
 def _wordlike(character: str) -> bool:

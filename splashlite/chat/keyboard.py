@@ -72,7 +72,7 @@ async def _watch(loading) -> None:
         await asyncio.sleep(0.05)
     try:
         await run_in_terminal(loading.finish)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  (the prompt raises it)
         app.exit(exception=error)
 
 

@@ -87,16 +87,16 @@ class Markdown:
             self._text = newline + rest
         elif heading := HEADING.match(line):
             self._style = "bold underline" if len(heading[1]) == 1 else "bold"
-            self._text = self._text[heading.end():]
+            self._text = self._text[heading.end() :]
         elif quote := QUOTE.match(line):
             self._wrap.indent = ("│ " * quote[1].count(">"), "dim")
             self._wrap.lead(*self._wrap.indent)
-            self._text = self._text[quote.end():]
+            self._text = self._text[quote.end() :]
         elif item := ITEM.match(line):
             lead = item[1] + ("•" if item[2] in "-*+" else item[2]) + " "
             self._wrap.lead(lead, "")
             self._wrap.indent = (" " * cell_len(lead), "")
-            self._text = self._text[item.end():]
+            self._text = self._text[item.end() :]
         else:
             indent = len(line) - len(line.lstrip(" "))
             self._wrap.indent = (" " * min(indent, self._width() // 2), "")

@@ -33,11 +33,11 @@ def first_line(engine, width: int | None = None) -> str:
     target = short_name(pair.target) if pair else str(facts.get("target") or "unknown target")
     number = ", ".join(str(facts[name]) for name in ("quantization", "dtype") if facts.get(name))
     drafter = short_name(pair.drafter) if pair and pair.drafter else facts.get("drafter")
-    width = width or facts.get("width") or facts.get("block_size")
+    block = facts.get("block_size")
     parts = [
         f"{target} ({number})" if number else target,
         f"drafter {drafter}" if drafter else "no drafter",
-        f"width {width}" if drafter and width else "",
+        f"width {width}" if drafter and width else f"width 1–{block}" if drafter and block else "",
         f"{size(facts['memory_bytes'])} in memory" if facts.get("memory_bytes") else "",
     ]
     return DOT.join(part for part in parts if part)

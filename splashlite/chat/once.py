@@ -30,8 +30,8 @@ def read_prompt(prompt: str | None, document: str | None = None) -> str:
 def answer(load, prompt, *, as_json: bool = False, **options) -> None:
     """Write one reply to standard output: the text as it comes, or with its numbers as one JSON object.
 
-    `load(progress)` returns the engine. A terminal gets control characters made visible, a pipe gets the reply as it is;
-    progress and numbers go to standard error where that is a terminal.
+    `load(progress)` returns the engine. A terminal gets control characters made visible, a pipe gets the reply as it
+    is; progress and numbers go to standard error where that is a terminal.
     """
     aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
     engine = load(lambda *report: aside.status(bar(*report, size)))

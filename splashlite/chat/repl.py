@@ -20,6 +20,8 @@ from splashlite.chat.thinking import Thinking
 from splashlite.chat.worker import Worker
 from splashlite.errors import SplashliteError
 
+log = logging.getLogger("splashlite")
+
 
 @dataclass
 class Chat:
@@ -52,7 +54,7 @@ def run(load, conversation: Conversation, settings: dict, think: bool | None = N
     """Chat until the person leaves. `load(progress)` returns the engine and runs on the engine's thread."""
     screen = Screen()
     loading = Loading(screen, settings.get("width"))
-    logging.getLogger("splashlite").addHandler(loading)
+    log.addHandler(loading)
     loading.worker = worker = Worker(lambda: load(loading.progress))
     chat = Chat(screen, loading, worker, conversation, settings, think)
     keyboard = Keyboard(commands.helps(), commands.completions())
@@ -83,6 +85,9 @@ def turn(chat: Chat, text: str) -> None:
             reply(chat)
     except SplashliteError as error:
         chat.screen.error(str(error))
+    except Exception as error:
+        log.debug("a turn failed", exc_info=True)
+        chat.screen.error(f"this is a bug, {type(error).__name__}: {error} (splashlite chat --debug says where)")
 
 
 def reply(chat: Chat) -> None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from splashlite.chat.inline import Run
 from splashlite.chat.markdown import Markdown
 from splashlite.chat.visible import visible
+from splashlite.chat.wrap import Wrap
 
 WIDEST = 100  # cells; longer lines are hard to read
 WINDOW = 5  # rows of thinking shown while it goes on
@@ -118,10 +119,12 @@ class Screen:
             self._rows = []
 
     def _rows_of(self, text: str, style: str, width: int) -> list[Text]:
-        rows = list(Text(visible(text), style).wrap(self.console, width, overflow="ignore")) or [Text()]
-        for row in rows:
-            row.rstrip()
-        return rows
+        """Rows of at most `width` cells, broken at spaces: a path stays whole for whoever copies it."""
+        wrap = Wrap(lambda: width)
+        for line in visible(text).splitlines() or [""]:
+            wrap.write(line, style)
+            wrap.newline()
+        return list(Text.assemble(*wrap.take()).split("\n"))
 
     def _draw(self, rows: list[str]) -> None:
         if not self.lively:

@@ -31,7 +31,7 @@ class Worker:
     def _run(self, load) -> None:
         try:
             engine = load()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (whoever waits for the engine gets it)
             self.engine.set_exception(error)
             return
         self.engine.set_result(engine)
@@ -72,7 +72,7 @@ class Stream:
         try:
             if not self._stopped.is_set():
                 self._pump()
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (the iterating thread raises it)
             self._items.put(error)
         else:
             self._items.put(None)

@@ -25,7 +25,7 @@ class Wrap:
         self.indent: Run = ("", "")
 
     def write(self, text: str, style: str) -> None:
-        """Add text without newlines. Lines may break at spaces and after wide characters, as Chinese and Japanese do."""
+        """Add text without newlines. Lines may break at spaces and after wide characters, as in Chinese."""
         for part in PARTS.findall(text.expandtabs(4)):
             if part[0] == " ":
                 self._place()

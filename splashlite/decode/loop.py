@@ -10,10 +10,12 @@ from splashlite import kernels
 from splashlite.decode.accept import accept
 from splashlite.decode.sampling import Sampler
 from splashlite.decode.stats import Stats
-from splashlite.decode.width import Fixed
+from splashlite.decode.width import Adaptive, Fixed
 from splashlite.drafter.draft import Draft
 from splashlite.errors import SplashliteError
 from splashlite.target.target import Target
+
+PENDING = 16  # plain cycles' feature rows that may wait for the drafter before they are projected on their own
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Cycle:
     features: mx.array | None  # [1, rows, taps x H]
     verdict: mx.array  # [1 + rows] int32: committed count, tokens
     logprobs: tuple[mx.array, mx.array, mx.array] | None  # chosen [rows], best ids and values [rows, N]
+    began: float  # perf_counter() when it was launched
 
     @property
     def next_anchor(self) -> mx.array:
@@ -63,17 +66,19 @@ class Loop:
     drafter: object | None
     session: object  # splashlite.sessions.Session: target state, draft context, committed tokens
     sampler: Sampler
-    width: Fixed | None
+    width: Fixed | Adaptive | None
     eos_ids: frozenset[int]
     stats: Stats
     logprobs: int | None = None
     constraint: object | None = None
     timing: bool = False
+    _last_read: float = 0.0
 
     def cycles(self, budget: int) -> Iterator[Step]:
         """Commit tokens until the budget is spent or an end token comes. However it ends, the session holds what was
         yielded, and nothing of a block that was not."""
-        cycle = self._launch(mx.array([self.session.anchor], mx.uint32), budget) if budget > 0 else None
+        anchor = mx.array([self.session.anchor], mx.uint32)
+        cycle = self._launch(anchor, self._rows(budget)) if budget > 0 else None
         try:
             while cycle is not None:
                 ahead = self._ahead(cycle, budget)
@@ -83,35 +88,41 @@ class Loop:
                 if ended is not None:
                     tokens = tokens[: ended + 1]
                 self._commit(cycle, tokens, ahead)
-                self.stats.count(accepted, cycle.rows)
+                self._learn(cycle, accepted)
                 budget -= len(tokens)
                 yield Step(tokens, [i < accepted for i in range(len(tokens))], self._report(cycle, len(tokens)))
                 if budget <= 0 or ended is not None:
                     break
-                cycle = ahead or self._launch(mx.array(tokens[-1:], mx.uint32), budget)
+                cycle = ahead or self._launch(mx.array(tokens[-1:], mx.uint32), self._rows(budget))
         finally:
             self.session.forget_block()
 
-    def _launch(self, anchor: mx.array, budget: int, ahead: int = 0) -> Cycle:
+    def _rows(self, budget: int) -> int:
+        if self.drafter is None:
+            return 1
+        rows = self.width.choose(budget)
+        self.stats.parked_cycles += rows == 1 and budget > 1
+        return rows
+
+    def _launch(self, anchor: mx.array, rows: int, ahead: int = 0) -> Cycle:
         """Build one cycle's graph behind the anchor [1] and start computing it."""
-        position = self.session.position + ahead
-        draft = self._draft(anchor, position, budget)
+        position, began = self.session.position + ahead, perf_counter()
+        draft = self._draft(anchor, position, rows - 1) if rows > 1 else None
         block = anchor if draft is None else mx.concatenate([anchor, draft.tokens])
-        began = perf_counter()
+        verifying = perf_counter()
         seen = self.target.verify(self.session.target_state, block[None])
         logits = seen.logits if self.constraint is None else self._constrained(seen.logits, draft)
         verdict = accept(self.sampler, logits, draft, position + 1)
-        cycle = Cycle(block.shape[0], seen.features, verdict, self._logprobs(seen.logits, verdict))
+        cycle = Cycle(rows, seen.features, verdict, self._logprobs(seen.logits, verdict), began)
         mx.async_eval(cycle.verdict, cycle.logprobs)
-        self._clock(self.stats.verify_ms, began, cycle.verdict)
+        self._clock(self.stats.verify_ms, verifying, cycle.verdict)
         return cycle
 
-    def _draft(self, anchor: mx.array, position: int, budget: int) -> Draft | None:
-        rows = 1 if self.drafter is None else self.width.choose(budget)
-        if rows == 1:
-            return None
-        began, chance = perf_counter(), self.sampler.chance(position + 1)
-        draft = self.drafter.propose(self.target, anchor, self.session.draft_context, rows - 1, chance)
+    def _draft(self, anchor: mx.array, position: int, n: int) -> Draft:
+        began, context = perf_counter(), self.session.draft_context
+        if len(context.pending) > PENDING:
+            self.drafter.absorb(context)
+        draft = self.drafter.propose(self.target, anchor, context, n, self.sampler.chance(position + 1))
         self._clock(self.stats.draft_ms, began, draft.tokens)
         return draft
 
@@ -133,12 +144,14 @@ class Loop:
         return chosen[:, 0], ids, values - total
 
     def _ahead(self, cycle: Cycle, budget: int) -> Cycle | None:
-        """In plain decoding the next cycle needs no word from the host: build it while the device works."""
-        if self.drafter is not None or self.constraint is not None or budget <= 1:
+        """When this cycle and the next are plain decoding, the next needs no word from the host: build it while the device
+        works."""
+        plain = self.drafter is None or (cycle.rows == 1 and self.width.parked)
+        if not plain or self.constraint is not None or budget <= 1:
             return None
         self.session.target_state.commit(1)
         self.sampler.observe(cycle.next_anchor)
-        return self._launch(cycle.next_anchor, budget - 1, ahead=1)
+        return self._launch(cycle.next_anchor, self._rows(budget - 1), ahead=1)
 
     def _read(self, cycle: Cycle) -> list[int]:
         """The cycle's only host synchronisation."""
@@ -157,6 +170,14 @@ class Loop:
         if self.constraint is not None:
             self.constraint.commit(tokens)
         self.session.commit(tokens, cycle.features)
+
+    def _learn(self, cycle: Cycle, accepted: int) -> None:
+        """Count the cycle, and tell the width policy what it brought and how long it took."""
+        self.stats.count(accepted, cycle.rows)
+        now = perf_counter()
+        if self.drafter is not None:
+            self.width.observe(cycle.rows, accepted, (now - max(cycle.began, self._last_read)) * 1000)
+        self._last_read = now
 
     def _report(self, cycle: Cycle, count: int) -> list[TokenLogprob] | None:
         if cycle.logprobs is None:

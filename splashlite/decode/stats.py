@@ -13,7 +13,8 @@ class Stats:
     cycles: int = 0
     rows: int = 0  # target rows verified
     accepted: list[int] = field(default_factory=list)  # accepted[k]: cycles in which k drafts survived
-    speculation: str = "on"  # or "off: reason"
+    parked_cycles: int = 0  # cycles of plain decoding because it was the faster choice
+    speculation: str = "on"  # or "parked: reason" (most cycles were), or "off: reason"
     kernels: dict[str, str] = field(default_factory=dict)  # which kernels computed
     prefill_ms: float = 0.0
     ttft_ms: float = 0.0

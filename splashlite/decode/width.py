@@ -1,10 +1,25 @@
-"""How many rows to verify in a cycle."""
+"""How many rows to verify in a cycle.
 
+The choice looks at costs and at what survived in earlier cycles, never at the tokens that were just drawn: a choice that
+looks at a drawn token would bend the sampled distribution.
+"""
+
+from math import ceil
+
+from splashlite.decode.cost import Costs
+from splashlite.decode.survival import Survival
 from splashlite.errors import UsageError
+
+PROBE_LOSS = 0.02  # share of plain decoding's time that probing may cost while parked
+PROBE_EVERY = (8, 40)  # plain cycles between two probes, at least and at most
+DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
+GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
 
 class Fixed:
     """The same number of rows in every cycle, as far as the budget reaches."""
+
+    parked = False
 
     def __init__(self, rows: int):
         self.rows = rows
@@ -13,11 +28,76 @@ class Fixed:
         """Rows of the next cycle when `budget` more tokens are wanted: a cycle of r rows commits at most r tokens."""
         return min(self.rows, budget)
 
+    def observe(self, rows: int, accepted: int, ms: float) -> None:
+        """A cycle of `rows` rows kept `accepted` drafts and took `ms`."""
 
-def of(width: int | None, block_size: int) -> Fixed:
-    """The policy for a request's `width` (rows per cycle: drafts + 1); None is the drafter's whole block."""
+    def reason(self) -> str:
+        return ""
+
+
+class Adaptive:
+    """The number of rows with the most expected tokens per millisecond; one row, without a draft, when that is plain decoding.
+
+    While parked on plain decoding it probes with the best drafting width, as often as PROBE_LOSS allows.
+    """
+
+    def __init__(self, costs: Costs, survival: Survival):
+        self.ms = costs.cycle_ms()
+        self.survival = survival
+        self.until_probe = 0  # plain cycles still to go; while parked
+
+    @property
+    def parked(self) -> bool:
+        """Whether the next cycle is plain decoding whatever the present one brings."""
+        return self.until_probe > 0
+
+    def choose(self, budget: int) -> int:
+        """Rows of the next cycle when `budget` more tokens are wanted."""
+        if self.until_probe:
+            self.until_probe -= 1
+            return 1
+        return min(self._best_draft(), budget)
+
+    def observe(self, rows: int, accepted: int, ms: float) -> None:
+        """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`; a cycle of unusual length hardly counts."""
+        step = min(max(ms / self.ms[rows - 1], 0.8), 1.25) ** DRIFT
+        self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
+        if rows > 1:
+            self.survival.observe(rows - 1, accepted)
+            self._consider_parking()
+
+    def _consider_parking(self) -> None:
+        expected, rows = self.survival.expected_tokens(), self._best_draft()
+        plain, ms = self.ms[0], self.ms[rows - 1]
+        if expected[rows - 1] / ms > (1 + GAIN) / plain:
+            return
+        loss = max(ms - expected[rows - 1] * plain, 0.0)
+        self.until_probe = min(max(ceil(loss / (PROBE_LOSS * plain)), PROBE_EVERY[0]), PROBE_EVERY[1])
+
+    def _best_draft(self) -> int:
+        expected = self.survival.expected_tokens()
+        return max(range(2, len(self.ms) + 1), key=lambda rows: expected[rows - 1] / self.ms[rows - 1])
+
+    def reason(self) -> str:
+        """Why plain decoding is preferred, in words."""
+        rows = self._best_draft()
+        drafted = self.ms[rows - 1] / self.survival.expected_tokens()[rows - 1]
+        return f"plain decoding is faster here, {self.ms[0]:.0f} ms a token against {drafted:.0f} ms with drafts"
+
+
+def same_kind(a: int, b: int) -> bool:
+    """Whether two widths' costs drift together: drafting ones do, plain decoding stands alone."""
+    return (a > 1) == (b > 1)
+
+
+def of(width: int | None, block_size: int, costs: Costs | None, survival: Survival) -> Fixed | Adaptive:
+    """The policy for a request's `width` (rows per cycle: drafts + 1).
+
+    None is automatic: adaptive by `costs`, or the drafter's whole block when there are none. Raises UsageError for a width
+    that is not one of 1 … block_size.
+    """
     if width is None:
-        return Fixed(block_size)
+        return Fixed(block_size) if costs is None else Adaptive(costs, survival)
     if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= block_size:
         raise UsageError(f"width is {width!r}: it must be a whole number from 1 to the drafter's block size, {block_size}")
     return Fixed(width)

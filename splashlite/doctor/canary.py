@@ -1,13 +1,14 @@
 """What a loaded pair does: its kernels, what a cycle costs at every width, and whether the drafter changes the text."""
 
 from collections.abc import Iterator
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from statistics import median
 
 from splashlite.doctor.finding import FINE, PROBLEM, WARNING, Finding
 
 ASKED = "Explain step by step why the sky is blue during the day and red in the evening."
 TOKENS = 64
+CYCLES = 6  # measured per width
 # The largest gap between two logits (a difference of log-probabilities) that rounding alone can turn around.
 NEAR_TIE = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.5}
 
@@ -17,18 +18,27 @@ def kernels(engine) -> Finding:
     chosen = engine.describe()["kernels"]
     failed = [f"{name}: {where}" for name, where in chosen.items() if where.startswith("reference (")]
     if failed:
-        return Finding("kernels", WARNING, "; ".join(failed), "report it with this output; the plain path computes the same")
+        return Finding(
+            "kernels",
+            WARNING,
+            "; ".join(failed),
+            "report it with this output; the plain path computes the same",
+        )
     places = sorted(set(chosen.values()))
     return Finding("kernels", FINE, ", ".join(f"{list(chosen.values()).count(each)} on {each}" for each in places))
 
 
 def canary(engine) -> Iterator[Finding]:
     """Greedy tokens with and without the drafter must agree, or part at a near tie; acceptance must be plausible."""
-    plain = _greedy(engine, speculative=False)
+    plain = _greedy(engine)
     if engine.drafter is None:
-        yield Finding("canary", FINE, f"{len(plain.tokens)} greedy tokens at {plain.stats.decode_tps:.1f} tok/s; no drafter")
+        yield Finding(
+            "canary",
+            FINE,
+            f"{len(plain.tokens)} greedy tokens at {plain.stats.decode_tps:.1f} tok/s; no drafter",
+        )
         return
-    drafted = _greedy(engine, speculative=True)
+    drafted = _greedy(engine, width=engine.drafter.block_size)
     yield _agreement(plain, drafted, engine.describe()["dtype"])
     yield _acceptance(drafted.stats, engine.drafter.block_size)
     yield _speed(plain.stats.decode_tps, drafted.stats.decode_tps)
@@ -42,7 +52,7 @@ def _speed(plain: float, drafted: float) -> Finding:
 
 
 def cost_curve(engine) -> Finding:
-    """Milliseconds of drafting and verifying per cycle at every second power of the width, measured here and now."""
+    """Milliseconds of drafting and verifying per cycle at widths that are powers of two, measured here and now."""
     block = engine.drafter.block_size
     widths = [width for width in (1, 2, 4, 8, 16, 32) if width < block] + [block]
     before, engine.timing = engine.timing, True
@@ -67,11 +77,12 @@ class Run:
                 self.gaps.append(best - second)
 
 
-def _greedy(engine, speculative: bool) -> Run:
+def _greedy(engine, width: int | None = None) -> Run:
+    """The canary's text at a fixed width, or without the drafter; the engine's own choice might be plain."""
     prompt = [{"role": "user", "content": ASKED}] if engine.tokenizer and engine.tokenizer.has_chat_template else None
     prompt = prompt or (ASKED if engine.tokenizer else list(range(1, 17)))
     options = {"max_tokens": TOKENS, "temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0}
-    return Run(engine.stream(prompt, speculative=speculative, logprobs=2, **options))
+    return Run(engine.stream(prompt, speculative=width is not None, width=width, logprobs=2, **options))
 
 
 def _agreement(plain: Run, drafted: Run, dtype: str) -> Finding:
@@ -79,10 +90,12 @@ def _agreement(plain: Run, drafted: Run, dtype: str) -> Finding:
     if parted is None:
         return Finding("canary", FINE, f"{len(plain.tokens)} greedy tokens are the same with and without the drafter")
     gap = plain.gaps[parted] if parted < len(plain.gaps) else float("inf")
-    what = f"the two texts part at token {parted + 1} of {len(plain.tokens)}, where the two best logits are {gap:.4f} apart"
+    where = f"token {parted + 1} of {len(plain.tokens)}, where the two best logits are {gap:.4f} apart"
     if gap <= NEAR_TIE.get(dtype, 0.01):
-        return Finding("canary", FINE, f"{what}: a near tie, which rounding decides")
-    return Finding("canary", PROBLEM, f"{what}: not a tie, the drafter changes the text", "report it with this output")
+        return Finding("canary", FINE, f"the two texts part at {where}: a near tie, which rounding decides")
+    return Finding(
+        "canary", PROBLEM, f"the drafter changes the text at {where}: not a tie", "report it with this output"
+    )
 
 
 def _acceptance(stats, block: int) -> Finding:
@@ -95,7 +108,17 @@ def _acceptance(stats, block: int) -> Finding:
 
 
 def _cycle_ms(engine, width: int) -> float:
-    options = {"temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0, "width": width, "max_tokens": 6 * width}
-    stats = engine.generate(ASKED if engine.tokenizer else list(range(1, 17)), **options).stats
+    """The median cycle of a few; the first one, which compiles, is left out."""
+    options = {
+        "temperature": 0,
+        "top_k": 0,
+        "top_p": 1,
+        "min_p": 0,
+        "width": width,
+        "max_tokens": CYCLES * width,
+    }
+    stream = engine.stream(ASKED if engine.tokenizer else list(range(1, 17)), **options)
+    stats = [piece.stats for piece in islice(stream, CYCLES)][-1]
+    stream.close()
     cycles = list(zip_longest(stats.draft_ms, stats.verify_ms, fillvalue=0.0))
     return median(draft + verify for draft, verify in cycles[1:] or cycles)

@@ -28,4 +28,9 @@ def examined(name: str, check: Callable[[], Finding | Iterator[Finding]]) -> Ite
         yield Finding(name, PROBLEM, str(error))
     except Exception as error:
         logging.getLogger("splashlite").debug("the doctor's check of %s failed", name, exc_info=True)
-        yield Finding(name, PROBLEM, f"{type(error).__name__}: {error}", "splashlite doctor --debug says where; report it")
+        yield Finding(
+            name,
+            PROBLEM,
+            f"{type(error).__name__}: {error}",
+            "splashlite doctor --debug says where; report it",
+        )

@@ -24,8 +24,32 @@ LOW_DISK_BYTES = 2_000_000_000
 
 def machine(port: int = PORT, needed_bytes: int = 0) -> Iterator[Finding]:
     """Everything that does not depend on a pair; `needed_bytes` is what a pair still has to download."""
-    checks = (chip, memory, system, python, packages, metal, linear_algebra, lambda: disk(needed_bytes), cache, hub, token)
-    names = ("chip", "memory", "system", "python", "packages", "metal", "blas", "disk", "cache", "hub", "token")
+    checks = (
+        chip,
+        memory,
+        system,
+        python,
+        packages,
+        metal,
+        linear_algebra,
+        lambda: disk(needed_bytes),
+        cache,
+        hub,
+        token,
+    )
+    names = (
+        "chip",
+        "memory",
+        "system",
+        "python",
+        "packages",
+        "metal",
+        "blas",
+        "disk",
+        "cache",
+        "hub",
+        "token",
+    )
     for name, check in zip(names, checks, strict=True):
         yield from examined(name, check)
     yield from examined("port", lambda: free_port(port))
@@ -35,7 +59,12 @@ def chip() -> Finding:
     if sys.platform == "darwin":
         name = _sysctl("machdep.cpu.brand_string") or "unknown"
         if platform.machine() != "arm64" and not _translated():
-            return Finding("chip", PROBLEM, f"{name}: MLX computes on Apple silicon alone", "use a Mac with an M1 or later")
+            return Finding(
+                "chip",
+                PROBLEM,
+                f"{name}: MLX computes on Apple silicon alone",
+                "use a Mac with an M1 or later",
+            )
         return Finding("chip", FINE, name)
     with contextlib.suppress(OSError):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -74,7 +103,9 @@ def metal() -> Finding:
 
     if not mx.metal.is_available():
         if sys.platform == "darwin":
-            todo = "install mlx for this Python anew (pip install --force-reinstall mlx); virtual machines have no Metal"
+            todo = (
+                "install mlx for this Python anew (pip install --force-reinstall mlx); virtual machines have no Metal"
+            )
             return Finding("metal", PROBLEM, "MLX finds no Metal, so everything would run on the CPU", todo)
         return Finding("metal", FINE, "none on this system: the CPU computes")
     if mx.default_device() != mx.gpu:
@@ -118,7 +149,7 @@ def hub() -> Finding:
         return Finding("hub", WARNING, "HF_HUB_OFFLINE is set: nothing is downloaded", "unset it to download")
     try:
         huggingface_hub.get_session().head(constants.ENDPOINT, timeout=5)
-    except Exception as error:  # whatever HTTP library it is built on: any failure means no answer
+    except Exception as error:  # noqa: BLE001  (whatever HTTP library it is built on, any failure means no answer)
         todo = "check the network or HF_ENDPOINT; what is downloaded already works without"
         return Finding("hub", WARNING, f"{constants.ENDPOINT} does not answer ({type(error).__name__})", todo)
     return Finding("hub", FINE, f"{constants.ENDPOINT} answers")

@@ -36,7 +36,8 @@ def _sound(name: str, each: stock.Half, told: Callable[[str], None]) -> Finding:
         from splashlite.pairs.gguf import read_header
 
         read_header(each.path)
-    return Finding(name, FINE, f"{each.source} in {each.path}, {size(each.disk_bytes)}, whole")
+    where = each.path if str(each.path) == str(each.source) else f"{each.source} in {each.path}"
+    return Finding(name, FINE, f"{size(each.disk_bytes)}, whole: {where}")
 
 
 def _digests(each: stock.Half) -> Iterator[tuple[Path, str]]:

@@ -19,7 +19,7 @@ MARKS = {FINE: ("✓", "green"), WARNING: ("!", "yellow"), PROBLEM: ("✗", "bol
 
 
 def doctor(pair: Pair, load: Callable, *, as_json: bool, port: int = PORT) -> int:
-    """Examine this machine and `pair`; returns the exit code, 1 when there is a problem. `load()` returns the engine."""
+    """Examine this machine and `pair`; the exit code is 1 when there is a problem. `load()` returns the engine."""
     screen, found = Screen(), []
     told = screen.status if not as_json else lambda line: None
     for finding in examine(pair, load, port, told):
@@ -29,7 +29,11 @@ def doctor(pair: Pair, load: Callable, *, as_json: bool, port: int = PORT) -> in
     problems = sum(finding.level == PROBLEM for finding in found)
     warnings = sum(finding.level == WARNING for finding in found)
     if as_json:
-        json.dump({"problems": problems, "warnings": warnings, "findings": [asdict(each) for each in found]}, sys.stdout, indent=2)
+        json.dump(
+            {"problems": problems, "warnings": warnings, "findings": [asdict(each) for each in found]},
+            sys.stdout,
+            indent=2,
+        )
         print()
     else:
         screen.line(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}", "bold")
@@ -54,7 +58,12 @@ def _running(load: Callable, told: Callable[[str], None]) -> Iterator[Finding]:
     told("loading")
     engine = load()
     facts = engine.describe()
-    parts = (facts["quantization"] or "not quantized", facts["dtype"], facts["device"], f"context {facts['context']:,}")
+    parts = (
+        facts["quantization"] or "not quantized",
+        facts["dtype"],
+        facts["device"],
+        f"context {facts['context']:,}",
+    )
     yield Finding("load", FINE, ", ".join(parts))
     yield kernels(engine)
     told("decoding with and without the drafter")

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from splashlite.errors import SplashliteError, UsageError
-from splashlite.pairs.gguf import read_header
+from splashlite.pairs.gguf_header import read_header
 from splashlite.pairs.weights import read_json
 
 # GGUF's tokenizer.ggml.token_type
@@ -98,11 +98,19 @@ def load_tokenizer(path, config: dict) -> Tokenizer | None:
         fast = PreTrainedTokenizerFast.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as problem:
         raise SplashliteError(f"the tokenizer in {path} cannot be loaded: {problem}") from problem
-    eos = set()
+    return Tokenizer(fast, eos_ids(path, config))
+
+
+def eos_ids(folder: Path, config: dict) -> frozenset[int]:
+    """The ids that end a reply, as a model folder's own files and its config say: all of them together.
+
+    Raises SplashliteError for an eos_token_id that is no id.
+    """
+    eos = _eos_ids(config or {}, "the model's config")
     for name in ("config.json", "generation_config.json"):
-        if (path / name).is_file():
-            eos |= _eos_ids(read_json(path / name), path / name)
-    return Tokenizer(fast, eos | _eos_ids(config or {}, "the model's config"))
+        if (folder / name).is_file():
+            eos |= _eos_ids(read_json(folder / name), folder / name)
+    return frozenset(eos)
 
 
 def _eos_ids(config: dict, where) -> set[int]:

@@ -36,20 +36,20 @@ class Call:
 
 
 class Assembler:
-    """`push` text as it comes and `finish` at its end; both return events. `open` is whether the prompt has already
+    """`format` None is text as it is. `push` text as it comes and `finish` at its end; both return events. `open` is whether the prompt has already
     opened the reasoning. `one_call` makes `full` true behind the first call."""
 
-    def __init__(self, format: Format, tools: list[dict] | None = None, *, open: bool = False, one_call: bool = False):
+    def __init__(self, format: Format | None, tools: list[dict] | None = None, *, open: bool = False, one_call: bool = False):
         self.format, self.tools = format, tools
         self.called, self.full, self.reasoning_end = False, False, 0
         self._one_call = one_call
         self._text, self._at = "", 0  # what is not decided yet, and where it stands
-        self._mode = self._in_reasoning if open else self._at_start if format.think else self._in_text
+        self._mode = self._in_reasoning if open else self._at_start if format is not None and format.think else self._in_text
         self._events: list = []
         self._held = ("", 0)  # white space that may turn out to stand next to a tag
         self._said = self._fresh = self._fenced = False
         self._line_start, self._over = True, False
-        self._trim = True  # drop white space until something else comes
+        self._trim = open  # drop white space until something else comes
 
     @property
     def reasoning(self) -> bool:
@@ -82,7 +82,7 @@ class Assembler:
         found = self._text.lstrip()
         if found.startswith(opening):
             self._take(len(self._text) - len(found) + len(opening))
-            self._mode = self._in_reasoning
+            self._trim, self._mode = True, self._in_reasoning
         elif self._over or not opening.startswith(found):
             self._mode = self._in_text
         else:
@@ -175,7 +175,7 @@ class Assembler:
         self._trim = False
         if self._held[0]:
             at, text = self._held[1], self._held[0] + text
-        kept = text.rstrip()
+        kept = text if kind is Text and not self.tools else text.rstrip()
         self._held = (text[len(kept) :], at + len(kept))
         if kept:
             self._said = self._said or kind is Text

@@ -92,6 +92,7 @@ class ChatRequest(Sampling):
     store: Literal[False] | None = None
     service_tier: Literal["auto", "default"] | None = None
     modalities: list[Literal["text"]] | None = None
+    verbosity: Literal["medium"] | None = None
 
     def ask(self) -> Ask:
         if self.max_tokens is not None and self.max_completion_tokens is not None:

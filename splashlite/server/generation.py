@@ -69,7 +69,7 @@ class Reply:
 
     def __init__(self, plan: Plan):
         self._plan, self._model = plan, plan.model
-        self._assembler = Assembler(plan.model.format, plan.tools, open=plan.opened, one_call=plan.one_call)
+        self._assembler = Assembler(plan.format, plan.tools, open=plan.opened, one_call=plan.one_call)
         self._stops = _stops(plan.options.get("stop"))
         self._tint = Tint(plan.model) if plan.drafts else None
         self._raw: list[str] = []

@@ -42,6 +42,8 @@ class ToolUseBlock(Block):
     id: Text
     name: Name
     input: dict[str, Any]
+    caller: None = None
+    toolset_name: None = None
 
 
 class ToolResultBlock(Block):

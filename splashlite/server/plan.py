@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from splashlite.server import grammar
 from splashlite.server.explain import explained
 from splashlite.server.fields import SplashliteOptions
+from splashlite.server.formats import Format
 from splashlite.server.model import Model
 from splashlite.server.problems import Problem, invalid
 
@@ -32,7 +33,7 @@ class Ask:
 
 @dataclass
 class Plan:
-    """What one request's replies are made from; `constraint()` makes a fresh one for each."""
+    """What one request's replies are made from; `format` is None for text as it is; `constraint()` makes a fresh one for each."""
 
     model: Model
     prompt: list[int]
@@ -40,6 +41,7 @@ class Plan:
     speculative: bool
     width: int | None
     drafts: bool
+    format: Format | None
     tools: list[dict] | None
     opened: bool
     one_call: bool
@@ -64,6 +66,7 @@ def make(model: Model, ask: Ask) -> Plan:
         speculative=ask.splashlite.speculative,
         width=ask.splashlite.width,
         drafts=ask.splashlite.drafts,
+        format=model.format if _is_chat(ask.prompt) else None,
         tools=tools or None,
         opened=opened,
         one_call=bool(tools) and not ask.parallel,
@@ -74,7 +77,7 @@ def make(model: Model, ask: Ask) -> Plan:
 def _prompt(model: Model, ask: Ask, tools: list[dict]) -> tuple[list[int], bool]:
     """Token ids, and whether they end inside opened reasoning."""
     template, prompt = model.template, ask.prompt
-    if not (isinstance(prompt, list) and prompt and isinstance(prompt[0], dict)):
+    if not _is_chat(prompt):
         if isinstance(prompt, list) and any(not 0 <= token < model.vocab_rows for token in prompt):
             raise invalid("prompt", f"token ids are whole numbers from 0 to {model.vocab_rows - 1}")
         ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
@@ -88,6 +91,10 @@ def _prompt(model: Model, ask: Ask, tools: list[dict]) -> tuple[list[int], bool]
         text = template.render(prompt, tools, settings)
     opened = bool(model.format.think) and text.rstrip().endswith(model.format.think[0].strip())
     return model.tokenizer.encode(text, add_special_tokens=False), opened
+
+
+def _is_chat(prompt: str | list) -> bool:
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], dict)
 
 
 def _check_length(model: Model, length: int) -> None:

@@ -5,7 +5,14 @@ import logging
 import sys
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from splashlite.chat.numbers import DOT, size
 from splashlite.chat.screen import Screen
@@ -28,8 +35,10 @@ def models(as_json: bool) -> None:
         screen.line(f"{fact['target']} + {fact['drafter']}", indent=2)
         screen.dim(DOT.join((_here(fact), _need(fact), fact["licence"])), indent=2)
     screen.line("")
-    screen.dim(f"This machine has {size(stock.usable_bytes())} for a model. splashlite pull NAME downloads a pair, "
-               "splashlite chat NAME does so too and starts it; any other drafter's repository id works as a name.")
+    screen.dim(
+        f"This machine has {size(stock.usable_bytes())} for a model. splashlite pull NAME downloads a pair, "
+        "splashlite chat NAME does so too and starts it; any other drafter's repository id works as a name."
+    )
 
 
 def show(name: str | None, target: str | None, drafter: str | None, as_json: bool) -> None:
@@ -42,12 +51,16 @@ def show(name: str | None, target: str | None, drafter: str | None, as_json: boo
         return
     rows = [("pair", facts["name"] or "without a name"), ("why", pair.why)]
     for label, each in zip(("target", "drafter"), stock.halves(pair), strict=False):
-        rows.append((label, DOT.join(str(place) for place in each.source.places)))
-        rows.append(("", f"{each.path}, {size(each.disk_bytes)}" if each.path else each.state))
+        rows.append((label, " or ".join(str(place) for place in each.source.places)))
+        rows.append(("", f"{size(each.disk_bytes)} in {each.path}" if each.path else each.state))
     if pair.drafter is None:
         rows.append(("drafter", "none: it decodes plainly"))
     sampling = ", ".join(f"{key} {value:g}" for key, value in pair.sampling.items())
-    rows += [("sampling", sampling or "the target's own"), ("memory", _need(facts)), ("licence", facts["licence"])]
+    rows += [
+        ("sampling", sampling or "the target's own"),
+        ("memory", _need(facts)),
+        ("licence", facts["licence"]),
+    ]
     rows += [("note", note) for note in pair.notes]
     Screen().grid(rows)
 

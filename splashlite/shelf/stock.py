@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import huggingface_hub
+from huggingface_hub import constants
 
 from splashlite.errors import SplashliteError
 from splashlite.pairs.fetch import Hub, Local, Source, Wheel
@@ -131,7 +132,9 @@ def _place(place: Local | Hub | Wheel) -> Half:
 
 def _snapshot(place: Hub) -> Path | None:
     """The hub cache's folder of a repository, when its config and all its weights are there."""
-    config = huggingface_hub.try_to_load_from_cache(place.repo, "config.json", revision=place.revision)
+    config = huggingface_hub.try_to_load_from_cache(
+        place.repo, "config.json", cache_dir=constants.HF_HUB_CACHE, revision=place.revision
+    )
     if not isinstance(config, str):
         return None
     folder = Path(config).parent
@@ -146,9 +149,10 @@ def _snapshot(place: Hub) -> Path | None:
 def hub_cache() -> dict:
     """The Hugging Face cache's repositories by id."""
     try:
-        return {repo.repo_id: repo for repo in huggingface_hub.scan_cache_dir().repos if repo.repo_type == "model"}
+        repos = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE).repos
     except huggingface_hub.CacheNotFound:
         return {}
+    return {repo.repo_id: repo for repo in repos if repo.repo_type == "model"}
 
 
 def _size(path: Path) -> int:

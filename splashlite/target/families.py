@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx_lm.utils import MODEL_REMAPPING
 
 from splashlite.errors import SplashliteError
 
@@ -70,7 +71,6 @@ def _head(model, args) -> nn.Module | None:
 
 FAMILIES = {
     "llama": _llama,
-    "mistral": _llama,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3,
     "qwen3_5": _qwen3_5,
@@ -80,18 +80,18 @@ FAMILIES = {
 }
 
 
-def stack_of(model: nn.Module, model_type: str) -> Stack:
-    """The decoder stack of an mlx-lm model.
-
-    Raises SplashliteError for a model type whose caches are not known to be put back exactly.
-    """
-    family = FAMILIES.get(model_type)
-    if family is None:
+def supported(model_type: str) -> None:
+    """Raises SplashliteError for a config's model_type whose caches are not known to be put back exactly."""
+    if MODEL_REMAPPING.get(model_type, model_type) not in FAMILIES:
         raise SplashliteError(
             f"target model type {model_type!r} is not supported: its caches are not known to be put back exactly after "
             f"a rejected draft; supported types are {', '.join(sorted(FAMILIES))}"
         )
-    return family(model)
+
+
+def stack_of(model: nn.Module) -> Stack:
+    """The decoder stack of an mlx-lm model, by the mlx-lm file that defines it."""
+    return FAMILIES[type(model).__module__.rpartition(".")[2]](model)
 
 
 def embed(stack: Stack, ids: mx.array) -> mx.array:

@@ -6,10 +6,13 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_map_with_path
 from mlx_lm.models import llama
-from mlx_lm.utils import load_config, load_model
+from mlx_lm.utils import load_model
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.gguf import read_gguf
+from splashlite.pairs.keys import is_drafter
+from splashlite.pairs.weights import read_config, weight_files
+from splashlite.target.families import supported
 
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
@@ -63,17 +66,15 @@ def _from_gguf(path: Path, dtype: mx.Dtype | None) -> tuple[nn.Module, dict]:
 
 
 def _from_folder(path: Path) -> tuple[nn.Module, dict]:
-    config = load_config(path)
-    if _is_drafter(config):
+    config = read_config(path)
+    if is_drafter(config):
         raise SplashliteError(f"{path} holds a drafter, not a target: pass it as drafter= and name a target with target=")
+    supported(config.get("model_type"))
+    weight_files(path)
     try:
         return load_model(path, lazy=True, strict=True)
-    except (ValueError, FileNotFoundError, KeyError) as problem:
+    except (ValueError, FileNotFoundError, KeyError, TypeError) as problem:
         raise SplashliteError(f"the target in {path} cannot be loaded: {problem}") from problem
-
-
-def _is_drafter(config: dict) -> bool:
-    return "dflash_config" in config or any("DFlash" in name for name in config.get("architectures") or ())
 
 
 def _cast(model: nn.Module, dtype: mx.Dtype) -> None:

@@ -30,7 +30,7 @@ class Target:
         self.model = model
         self.config = config
         self.taps = taps
-        self.stack = families.stack_of(model, model.model_type)
+        self.stack = families.stack_of(model)
         self.layers = list(self.stack.backbone.layers)
         self.hidden_size = self.stack.backbone.norm.weight.shape[0]
         self.vocab_rows = (self.stack.head or self.stack.backbone.embed_tokens).weight.shape[0]

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 if __name__ == "__main__":
     sys.modules["splashlite.engine"] = Mock()  # MLX takes seconds to import, and nothing here computes
 
-from splashlite.errors import SplashliteError  # noqa: E402
+from splashlite.errors import SplashliteError
 
 
 @dataclass
@@ -81,8 +81,17 @@ class Engine:
         self._stop = True
 
     def describe(self):
-        return {"target": "fake-135M", "drafter": "fake-dflash2", "quantization": "4-bit", "dtype": "float32",
-                "blas": "OpenBLAS", "kernels": "none", "memory_bytes": 654_000_000, "context": 2048, "block_size": 8}
+        return {
+            "target": "fake-135M",
+            "drafter": "fake-dflash2",
+            "quantization": "4-bit",
+            "dtype": "float32",
+            "blas": "OpenBLAS",
+            "kernels": "none",
+            "memory_bytes": 654_000_000,
+            "context": 2048,
+            "block_size": 8,
+        }
 
     def stream(self, prompt, *, chat_template_kwargs=None, max_tokens=256, **options):
         self.asked.append((prompt, {"max_tokens": max_tokens, "template": chat_template_kwargs, **options}))
@@ -102,14 +111,20 @@ class Engine:
                     raise SplashliteError("the reply was stopped while the prompt was being read")
             for start in range(0, max(1, len(text)), self.block):
                 time.sleep(self.delay)
-                part = text[start:start + self.block]
+                part = text[start : start + self.block]
                 stats.completion_tokens += len(part)
                 stats.cycles += 1
                 stats.accepted[max(0, len(part) - 1)] += 1
                 stats.acceptance_length = stats.completion_tokens / stats.cycles
                 last = start + self.block >= len(text) or self._stop
                 drafted = [True] * (len(part) - 1) + [False] * bool(part)
-                yield Piece(part, [ord(c) for c in part], drafted, ("cancelled" if self._stop else reason) if last else None, stats)
+                yield Piece(
+                    part,
+                    [ord(c) for c in part],
+                    drafted,
+                    ("cancelled" if self._stop else reason) if last else None,
+                    stats,
+                )
                 if last:
                     return
         finally:

@@ -101,5 +101,11 @@ class Terminal:
 
 def fake_chat(*arguments, load_seconds=0, delay=0, **options):
     """`splashlite chat` with the fake engine."""
-    command = [sys.executable, str(ROOT / "tests" / "chat" / "fake.py"), str(load_seconds), str(delay), "chat"]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "chat" / "fake.py"),
+        str(load_seconds),
+        str(delay),
+        "chat",
+    ]
     return Terminal([*command, *arguments], **options)

@@ -99,7 +99,12 @@ def test_nothing_but_marks_is_lost():
 
 def test_spans():
     assert styled("a **b** c") == [("b", "bold")]
-    assert styled("*a* _b_ ***c*** ~~d~~") == [("a", "italic"), ("b", "italic"), ("c", "bold italic"), ("d", "strike")]
+    assert styled("*a* _b_ ***c*** ~~d~~") == [
+        ("a", "italic"),
+        ("b", "italic"),
+        ("c", "bold italic"),
+        ("d", "strike"),
+    ]
     assert styled("**a *b***") == [("a ", "bold"), ("b", "bold italic")]
     assert styled("`*x*` ``a`b``") == [("*x*", "cyan"), ("a`b", "cyan")]
     assert styled("[here](https://a.b)") == [("here", "underline"), (" (https://a.b)", "dim")]

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from chat.fake import Engine, Piece, Stats, Tokenizer
 from splashlite.chat import numbers
 from splashlite.chat.conversation import Conversation
 from splashlite.chat.drafts import Drafts
@@ -16,18 +17,18 @@ from splashlite.chat.thinking import Thinking
 from splashlite.chat.visible import visible
 from splashlite.chat.worker import Worker
 from splashlite.errors import SplashliteError, UsageError
-from chat.fake import Engine, Piece, Stats, Tokenizer
 
 VALUES = {
     "max_tokens": ("4,096", 4096), "temperature": ("0.7", 0.7), "top_k": ("20", 20), "top_p": ("0.95", 0.95),
     "min_p": ("0", 0.0), "presence_penalty": ("-1.5", -1.5), "frequency_penalty": ("2", 2.0),
     "repetition_penalty": ("1.1", 1.1), "logit_bias": ("42=-5, 7=2.5", {42: -5.0, 7: 2.5}), "seed": ("0", 0),
-    "stop": ("'END OF' \\n C:\\\\ \"it's\"", ["END OF", "\n", "C:\\", "it's"]), "width": ("8", 8), "speculative": ("off", False),
+    "stop": ("'END OF' \\n C:\\\\ \"it's\"", ["END OF", "\n", "C:\\", "it's"]),
+    "width": ("8", 8), "speculative": ("off", False),
 }  # fmt: skip
 WRONG = {
     "max_tokens": "-1", "temperature": "warm", "top_k": "1.5", "top_p": "0", "min_p": "1.1", "presence_penalty": "3",
-    "frequency_penalty": "nan", "repetition_penalty": "0", "logit_bias": "x=1", "seed": "-3", "stop": "''", "width": "0",
-    "speculative": "perhaps",
+    "frequency_penalty": "nan", "repetition_penalty": "0", "logit_bias": "x=1", "seed": "-3", "stop": "''",
+    "width": "0", "speculative": "perhaps",
 }  # fmt: skip
 
 
@@ -53,7 +54,9 @@ def test_control_characters_become_visible():
     hidden = "".join(map(chr, [*range(32), *range(0x7F, 0xA0), 0x202E, 0x2066, 0x2028, 0xD800]))
     seen = visible(hidden)
     assert all(character.isprintable() or character in "\n\t" for character in seen)
-    assert visible("\x1b[31m") == "␛[31m" and visible("naïve 漢字 👩‍👩‍👧 العربية\tx\n") == "naïve 漢字 👩‍👩‍👧 العربية\tx\n"
+    assert (
+        visible("\x1b[31m") == "␛[31m" and visible("naïve 漢字 👩‍👩‍👧 العربية\tx\n") == "naïve 漢字 👩‍👩‍👧 العربية\tx\n"
+    )
 
 
 def split(text, prompt="", seed=None):
@@ -86,7 +89,10 @@ def test_thinking_is_told_from_the_answer(seed):
 def test_drafted_characters_are_those_of_drafted_tokens():
     drafts = Drafts(Tokenizer())
     text = "He said 漢字"
-    pieces = [Piece("He s", [*map(ord, "He sai")], [True] * 5 + [False]), Piece("aid 漢字", [*map(ord, "d 漢字")], [True] * 4, "stop")]
+    pieces = [
+        Piece("He s", [*map(ord, "He sai")], [True] * 5 + [False]),
+        Piece("aid 漢字", [*map(ord, "d 漢字")], [True] * 4, "stop"),
+    ]
     parts = [part for piece in pieces for part in drafts.parts(piece)]
     assert "".join(part for part, _ in parts) == text
     assert [part for part, drafted in parts if not drafted] == ["i"]
@@ -114,8 +120,9 @@ def test_saved_conversations_come_back(tmp_path):
 
 
 @pytest.mark.parametrize("change", [
-    {"format": "other"}, {"turns": [{"role": "user", "content": "x"}]}, {"turns": [{"role": "assistant", "content": "x"}] * 2},
-    {"turns": "x"}, {"system": 3}, {"settings": {"colour": "red"}}, {"settings": {"top_p": "7"}},
+    {"format": "other"}, {"turns": [{"role": "user", "content": "x"}]},
+    {"turns": [{"role": "assistant", "content": "x"}] * 2}, {"turns": "x"}, {"system": 3},
+    {"settings": {"colour": "red"}}, {"settings": {"top_p": "7"}},
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, change):
     path = tmp_path / "talk.json"
@@ -126,7 +133,9 @@ def test_other_files_are_refused(tmp_path, change):
 
 
 def test_lines_around_a_reply():
-    assert numbers.size(999) == "999 bytes" and numbers.size(98_300_000) == "98 MB" and numbers.size(1.52e10) == "15.2 GB"
+    assert (
+        numbers.size(999) == "999 bytes" and numbers.size(98_300_000) == "98 MB" and numbers.size(1.52e10) == "15.2 GB"
+    )
     stats = Stats(completion_tokens=1, speculation="off: width=1", decode_tps=0.0)
     assert numbers.last_line(stats, "stop", 2048) == "1 token · 4 of 12 prompt tokens cached · speculation off: width=1"
     assert numbers.last_line(stats, "length", 2048).endswith("cut at max_tokens")
@@ -135,12 +144,14 @@ def test_lines_around_a_reply():
 
 def test_the_first_line_needs_nothing():
     engine = Engine()
-    engine.describe = lambda: {}
+    engine.describe = dict
     assert numbers.first_line(engine) == "unknown target · no drafter"
 
 
 def test_quotes_around_a_message_are_taken_off():
-    assert unquoted('"""\na\nb\n"""') == "a\nb" and unquoted('say """x"""') == 'say """x"""' and unquoted(" a ") == " a "
+    assert (
+        unquoted('"""\na\nb\n"""') == "a\nb" and unquoted('say """x"""') == 'say """x"""' and unquoted(" a ") == " a "
+    )
 
 
 def test_everything_runs_on_the_engines_own_thread():
@@ -167,7 +178,7 @@ def test_a_stopped_stream_ends_at_once_and_closes_the_engines():
     worker = Worker(lambda: Engine(delay=0.05))
     engine = worker.engine.result()
     stream = worker.stream("long", max_tokens=2000)
-    got = [piece for piece, _ in zip(stream, range(3))]
+    got = [piece for piece, _ in zip(stream, range(3), strict=False)]
     stream.stop()
     began = time.monotonic()
     assert len(list(stream)) <= 2 and time.monotonic() - began < 1

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from chat.terminal import ROOT, fake_chat
+from chat.terminal import ROOT, Terminal, fake_chat
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def answered(terminal, count=1):
 
 def test_first_line_reply_and_last_line(chat):
     terminal = chat()
-    terminal.wait("fake-135M (4-bit, float32) · drafter fake-dflash2 · width 8 · 654 MB in memory")
+    terminal.wait("fake-135M (4-bit, float32) · drafter fake-dflash2 · width 1–8 · 654 MB in memory")
     terminal.ask("hello")
     text = answered(terminal)
     assert "You said: hello" in text
@@ -312,7 +312,7 @@ def test_drafts_are_tinted(chat):
         terminal.ask("abcdefgh")
         answered(terminal)
         row = next(y for y, line in enumerate(terminal.view.display) if "You said" in line)
-        tints = ["green" == terminal.view.buffer[row][x].fg for x in range(9)]
+        tints = [terminal.view.buffer[row][x].fg == "green" for x in range(9)]
         assert tints == [True, True, False] * 3
 
 
@@ -346,7 +346,7 @@ def test_narrow_terminal(chat):
     terminal.wait("fake-135M")
     for count, word in enumerate(("code", "table", "hello"), 1):
         terminal.ask(word)
-        answered_narrow = lambda text, count=count: text.replace("\n", " ").count("speculation on") >= count  # noqa: E731
+        answered_narrow = lambda text, count=count: text.replace("\n", " ").count("speculation on") >= count
         terminal.wait(answered_narrow)
     terminal.ask("/set")
     terminal.wait("speculative")
@@ -375,7 +375,9 @@ def piped(*arguments, stdin="", **options):
     command = [sys.executable, str(ROOT / "tests/chat/fake.py"), "0", "0", *arguments]
     data = stdin if isinstance(stdin, bytes) else stdin.encode()
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, input=data, capture_output=True, cwd=ROOT, env=environment, timeout=30, **options)
+    return subprocess.run(
+        command, input=data, capture_output=True, cwd=ROOT, env=environment, timeout=30, check=False, **options
+    )
 
 
 def test_chat_is_a_filter_without_a_terminal(tmp_path):
@@ -405,5 +407,31 @@ def test_generate_json():
 
 def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} tests/chat/fake.py 0 0 generate -p long --max-tokens 9000 | head -c 10"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, cwd=ROOT, timeout=30)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, cwd=ROOT, timeout=30, check=False)
     assert done.stderr == b"" and done.stdout == b"word0 word"
+
+
+@pytest.mark.slow
+def test_the_real_pair(tmp_path):
+    """Two turns, an interrupt and tinted drafts with the demo pair."""
+    terminal = Terminal([sys.executable, str(ROOT / "cli.py"), "chat", "--temperature", "0"], columns=100)
+    try:
+        terminal.wait("SmolLM2-135M-Instruct", 60)
+        terminal.ask("What is the capital of France?")
+        first = terminal.wait("speculation on", 60)
+        assert "Paris" in first and "0 of 37 prompt tokens cached" in first
+        terminal.ask("/drafts on")
+        terminal.wait("drafted text is green")
+        terminal.ask("Write a long story about a whale.")
+        terminal.wait("whale", 60)
+        terminal.read(3)
+        terminal.interrupt()
+        terminal.wait("stopped; what was said is kept", 30)
+        terminal.ask("/stats")
+        text = terminal.wait("2 replies", 30)
+        cached = [int(n) for n in re.findall(r"(\d+) of \d+ prompt tokens cached", text)]
+        assert cached[1] > 30
+        terminal.ask("/exit")
+        assert terminal.wait_exit(30) == 0
+    finally:
+        terminal.close()

@@ -8,7 +8,8 @@ from mlx_lm.models import llama
 
 from pairs import gguf_files
 from splashlite.errors import SplashliteError
-from splashlite.pairs.gguf import read_gguf, read_header
+from splashlite.pairs.gguf import read_gguf
+from splashlite.pairs.gguf_header import read_header
 
 
 def model(config, weights, quantization=None, **changes):

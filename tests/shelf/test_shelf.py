@@ -4,9 +4,9 @@ import json
 
 import huggingface_hub
 import pytest
+from pairs.stand_in_hub import Hub as StandIn
 from safetensors.numpy import save
 
-from pairs.stand_in_hub import Hub as StandIn
 from splashlite import cli
 from splashlite.pairs.resolve import known_names, resolve
 from splashlite.shelf import stock
@@ -52,7 +52,9 @@ def test_models_lists_every_pair(hub, capsys):
     code = cli.run(["models", "--json"])
     listed = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in listed] == known_names()
-    assert all({"target", "drafter", "disk_bytes", "memory_bytes", "fits", "licence", "here"} <= each.keys() for each in listed)
+    assert all(
+        {"target", "drafter", "disk_bytes", "memory_bytes", "fits", "licence", "here"} <= each.keys() for each in listed
+    )
 
 
 def test_pull_show_and_rm(hub, capsys, monkeypatch):
@@ -60,7 +62,7 @@ def test_pull_show_and_rm(hub, capsys, monkeypatch):
     assert code == 0 and f"target {TARGET} is in " in out and f"drafter {DRAFTER} is in " in out
     assert "downloaded, 23 kB · needs 23 kB: fits here" in run(capsys, "models")[1]
     _, out, _ = run(capsys, "show", "qwen3-4b")
-    assert "qwen3-4b is a pair that splashlite knows" in out and ", 20 kB" in out and "temperature 0.7" in out
+    assert "qwen3-4b is a pair that splashlite knows" in out and "20 kB in" in out and "temperature 0.7" in out
     asked = len(hub.requests)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert run(capsys, "pull", "qwen3-4b")[0] == 0 and len(hub.requests) == asked
@@ -82,8 +84,8 @@ def test_half_a_pair_is_called_so(hub, capsys):
 
 
 @pytest.mark.parametrize("name, gigabytes", [
-    ("mlx-community/Qwen3.8-27B-4bit", 15.2), ("mlx-community/Qwen3.6-35B-A3B-8bit", 37.2), ("openai/gpt-oss-20b", 10.6),
-    ("Qwen/Qwen3-8B", 16.0), ("someone/Model-0.5B-6bit", 0.4),
+    ("mlx-community/Qwen3.8-27B-4bit", 15.2), ("mlx-community/Qwen3.6-35B-A3B-8bit", 37.2),
+    ("openai/gpt-oss-20b", 10.6), ("Qwen/Qwen3-8B", 16.0), ("someone/Model-0.5B-6bit", 0.4),
 ])  # fmt: skip
 def test_memory_is_estimated_from_the_name(name, gigabytes):
     assert round(stock.named_bytes(name) / 1e9, 1) == gigabytes

@@ -1,0 +1,150 @@
+"""The width policy against scripted costs and scripted acceptance, on a clock of its own."""
+
+import random
+
+import pytest
+from toychain import BLOCK, ChainDrafter, chain_engine, tables
+
+from splashlite.decode import cost
+from splashlite.decode.cost import Costs
+from splashlite.decode.survival import Survival
+from splashlite.decode.width import Adaptive
+
+GPU = Costs((10.0, 10.3, 10.6, 11.0, 11.5, 18.0, 18.5, 19.0), (0.0,) + (3.0,) * 7)  # flat to five rows, then a cliff
+CPU = Costs((10.0, 11.0, 12.0, 13.0, 14.0, 15.0, 16.0, 17.0), (0.0,) + (2.5,) * 7)
+DEAR = Costs((10.0, 19.0, 28.0, 37.0, 46.0, 55.0, 64.0, 73.0), (0.0,) + (5.0,) * 7)  # rows save nothing
+
+
+def expected(rows, rate):
+    return sum(rate**k for k in range(rows))
+
+
+def best(costs, rate):
+    """The best rows, and tokens per millisecond there."""
+    speed = [expected(rows, rate) / ms for rows, ms in enumerate(costs.cycle_ms(), start=1)]
+    return speed.index(max(speed)) + 1, max(speed)
+
+
+def drive(policy, costs, rate, cycles, rng):
+    """Run the policy against drafts that survive with probability `rate`; rows chosen, tokens and milliseconds."""
+    chosen, tokens, ms = [], 0, 0.0
+    for _ in range(cycles):
+        rows = policy.choose(10**6)
+        accepted = 0
+        while accepted < rows - 1 and rng.random() < rate:
+            accepted += 1
+        took = costs.cycle_ms()[rows - 1] * rng.uniform(0.97, 1.03)
+        policy.observe(rows, accepted, took)
+        chosen.append(rows)
+        tokens, ms = tokens + accepted + 1, ms + took
+    return chosen, tokens, ms
+
+
+@pytest.mark.parametrize("costs", [GPU, CPU, DEAR], ids=["gpu", "cpu", "dear"])
+@pytest.mark.parametrize("rate", [0.05, 0.3, 0.6, 0.8, 0.95])
+def test_finds_the_optimum_within_twenty_cycles(costs, rate):
+    shares = []
+    for seed in range(40):
+        policy, rng = Adaptive(costs, Survival(7)), random.Random(seed)
+        drive(policy, costs, rate, 20, rng)
+        _, tokens, ms = drive(policy, costs, rate, 60, rng)
+        chosen, _, _ = drive(policy, costs, rate, 1, rng)
+        shares.append(expected_speed(policy, costs, rate, rng) / best(costs, rate)[1])
+    assert sum(shares) / len(shares) > 0.95
+
+
+def expected_speed(policy, costs, rate, rng):
+    chosen, _, _ = drive(policy, costs, rate, 60, rng)
+    ms = costs.cycle_ms()
+    return sum(expected(rows, rate) for rows in chosen) / sum(ms[rows - 1] for rows in chosen)
+
+
+@pytest.mark.parametrize("before, after", [(0.9, 0.1), (0.1, 0.9), (0.3, 0.95), (0.95, 0.3)])
+def test_follows_a_change_within_twenty_cycles(before, after):
+    shares = []
+    for seed in range(40):
+        policy, rng = Adaptive(CPU, Survival(7)), random.Random(seed)
+        drive(policy, CPU, before, 80, rng)
+        drive(policy, CPU, after, 20, rng)
+        shares.append(expected_speed(policy, CPU, after, rng) / best(CPU, after)[1])
+    assert sum(shares) / len(shares) > 0.93
+
+
+@pytest.mark.parametrize("costs", [CPU, DEAR], ids=["cpu", "dear"])
+def test_parks_where_drafting_loses_and_probes_for_less_than_a_twentieth(costs):
+    policy, rng = Adaptive(costs, Survival(7)), random.Random(2)
+    drive(policy, costs, 0.02, 20, rng)
+    chosen, tokens, ms = drive(policy, costs, 0.02, 400, rng)
+    assert chosen.count(1) > 360 and any(rows > 1 for rows in chosen)
+    assert ms / tokens < 1.05 * costs.verify_ms[0]
+
+
+def test_budget_bounds_the_rows():
+    policy = Adaptive(GPU, Survival(7))
+    assert policy.choose(1) == 1 and policy.choose(2) == 2
+
+
+def test_flat_costs_use_the_block_while_drafts_survive():
+    policy, rng = Adaptive(Costs.flat(8), Survival(7)), random.Random(0)
+    chosen, _, _ = drive(policy, Costs.flat(8), 0.9, 50, rng)
+    assert chosen.count(8) > 40
+
+
+class Whim:
+    """Random widths, and random stretches of plain decoding that look like parking."""
+
+    def __init__(self, seed):
+        self.rng, self.plain = random.Random(seed), 0
+
+    @property
+    def parked(self):
+        return self.plain > 0
+
+    def choose(self, budget):
+        if self.plain:
+            self.plain -= 1
+            return 1
+        if self.rng.random() < 0.3:
+            self.plain = self.rng.randrange(5)
+        return min(self.rng.randrange(1, BLOCK + 1), budget)
+
+    def observe(self, rows, accepted, ms):
+        pass
+
+    def reason(self):
+        return "a whim"
+
+
+@pytest.fixture
+def whims(monkeypatch):
+    """Every automatic width is a whim."""
+    seeds = iter(range(10**6))
+    monkeypatch.setattr("splashlite.decode.width.Adaptive", lambda costs, survival: Whim(next(seeds)))
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 1.0, "seed": 3}, {"temperature": 0, "repetition_penalty": 1.3},
+                                     {"temperature": 1.3, "top_k": 8, "seed": 9, "presence_penalty": 0.5}], ids=str)
+def test_text_does_not_depend_on_widths_or_parking(whims, options):
+    _, like = tables()
+    plain = chain_engine().generate([3, 1], max_tokens=70, **options).tokens
+    histories = set()
+    for _ in range(12):
+        engine = chain_engine(ChainDrafter(like))
+        engine.costs = Costs.flat(BLOCK)
+        reply = engine.generate([3, 1], max_tokens=70, **options)
+        assert reply.tokens == plain and engine.session.whole()
+        histories.add(tuple(reply.stats.accepted) + (reply.stats.rows,))
+        assert reply.stats.parked_cycles and sum(reply.stats.accepted[1:])
+    assert len(histories) > 6
+
+
+def test_measured_costs_are_kept_and_anything_off_is_measured_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPLASHLITE_CACHE", str(tmp_path))
+    key = cost.fingerprint("pair")
+    assert cost.kept(key) is None
+    cost.keep(key, GPU)
+    assert cost.kept(key) == GPU and cost.kept(cost.fingerprint("another pair")) is None
+    file = tmp_path / "costs" / f"{key}.json"
+    for broken in ("", "{}", '{"verify_ms": [0], "draft_ms": [0]}', '{"verify_ms": [1, 2], "draft_ms": [0]}', '{"verify_ms": "x"}'):
+        file.write_text(broken)
+        assert cost.kept(key) is None
