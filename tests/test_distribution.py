@@ -11,6 +11,7 @@ import pytest
 from scipy.stats import chi2, kstest
 from toychain import BLOCK, VOCAB, ChainDrafter, chain_engine, tables
 
+from splashlite.decode.cost import Costs
 from splashlite.decode.noise import gumbel
 
 LEVEL = 1e-6  # a right rule fails once in a million tests; wrong ones miss by orders of magnitude
@@ -72,9 +73,10 @@ def assert_fits(counts, p):
     assert statistic < chi2.isf(LEVEL, max(keep.sum() - 1, 1)), (statistic, keep.sum())
 
 
-def long_reply(drafter, tokens, **options):
+def long_reply(drafter, tokens, costs=None, **options):
     """One long unseeded reply and, for each token, its place in its cycle: how many tokens of the cycle came before it."""
     engine = chain_engine(drafter)
+    engine.costs = costs
     reply, places = [], []
     for piece in engine.stream(PROMPT, max_tokens=tokens, **options):
         reply += piece.tokens
@@ -85,11 +87,24 @@ def long_reply(drafter, tokens, **options):
 @pytest.mark.parametrize("options", FILTERS, ids=str)
 @pytest.mark.parametrize("kind", DRAFTERS)
 def test_every_transition_has_the_exact_distribution(kind, options):
-    drafter = ChainDrafter(LIKE, **DRAFTERS[kind])
-    tokens, places, stats = long_reply(drafter, 3000, **options)
+    tokens, places, stats = long_reply(ChainDrafter(LIKE, **DRAFTERS[kind]), 3000, **options)
+    assert_speculated(stats.accepted, kind)
+    assert_exact_transitions(tokens, places, options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [FILTERS[1], FILTERS[6]], ids=str)
+def test_the_width_controller_does_not_bend_the_distribution(options):
+    """Costs at which this drafter is sometimes worth its while: the controller changes its mind all the time."""
+    costs = Costs((10.0, 11.0, 12.0, 13.0, 14.0), (0.0, 3.0, 3.0, 3.0, 3.0))
+    tokens, places, stats = long_reply(ChainDrafter(LIKE), 6000, costs, **options)
+    assert len(stats.accepted) > 2 and stats.rows > stats.cycles
+    assert_exact_transitions(tokens, places, options)
+
+
+def assert_exact_transitions(tokens, places, options):
     p = np.stack([exact(row, **options) for row in TARGET])
     before, after = tokens[:-1], tokens[1:]
-    assert_speculated(stats.accepted, kind)
 
     for token in range(VOCAB):
         rows = before == token

@@ -5,6 +5,7 @@ import pytest
 from tiny import BLOCK, Scripted, drafter_config, make_engine, make_target, random_prompt, write_drafter
 
 from splashlite import sessions
+from splashlite.decode.cost import Costs
 from splashlite.drafter import load_drafter
 
 pytestmark = pytest.mark.exact
@@ -77,6 +78,21 @@ def test_state_after_every_cycle_is_that_of_a_fresh_prefill(target, drafter, pla
         assert engine.session.whole()
         same_state(engine.session, target, drafter)
     assert piece.stats.cycles > 1
+
+
+@pytest.mark.parametrize("right", [0, 1, 3, 7, "mixed"])
+def test_text_and_state_with_the_width_controller_on(target, drafter, plain, right):
+    script = (lambda call: (3 * call) % BLOCK) if right == "mixed" else right
+    engine = make_engine(target, Scripted(drafter, PROMPT + plain, script))
+    engine.costs = Costs(tuple(10.0 + r for r in range(BLOCK)), (0.0,) + (3.0,) * (BLOCK - 1))
+    said = []
+    for piece in engine.stream(PROMPT, max_tokens=LENGTH):
+        said += piece.tokens
+        if piece.finish_reason is None and engine.session.tokens == PROMPT + said and not piece.stats.parked_cycles:
+            same_state(engine.session, target, drafter)
+    assert said == plain and engine.session.whole()
+    same_state(engine.session, target, drafter)
+    assert (piece.stats.parked_cycles > 0) == (right == 0) or right in (1, "mixed")
 
 
 @pytest.mark.parametrize("right", [0, 2, 7])

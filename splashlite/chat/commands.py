@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from splashlite.chat import numbers
 from splashlite.chat.clipboard import copy
 from splashlite.chat.conversation import FORMAT, Conversation, read_text
-from splashlite.chat.numbers import size
 from splashlite.chat.settings import SETTINGS, setting, switch, written
+from splashlite.chat.thinking import can_switch, longest_reply
 from splashlite.errors import SplashliteError, UsageError
 
 
@@ -192,7 +193,7 @@ def think(chat, rest: str) -> None:
         chat.think = None
     elif rest:
         chat.think = _switched(rest, "/think", "on, off or default")
-        if chat.engine is not None and not _can_switch(chat.engine):
+        if chat.engine is not None and not can_switch(chat.engine.tokenizer):
             chat.think = None
             raise SplashliteError("this model's chat template has no switch for thinking: nothing was changed")
     chat.screen.line(f"thinking: {'the default of the model' if chat.think is None else written(chat.think)}")
@@ -205,11 +206,8 @@ def seed(chat, rest: str) -> None:
 
 @command("/stats", "the numbers of the last reply and of this chat")
 def stats(chat, rest: str) -> None:
-    last = chat.last_stats
-    if last is not None:
-        names = ("prefill_ms", "ttft_ms", "decode_tps", "acceptance_length", "cycles", "peak_memory_bytes")
-        rows = [(name, _plain(getattr(last, name, None))) for name in names]
-        chat.screen.grid([*rows, ("speculation", last.speculation)])
+    if chat.last_stats is not None:
+        chat.screen.grid(numbers.details(chat.last_stats))
     for line in chat.totals.lines():
         chat.screen.line(line)
 
@@ -229,15 +227,16 @@ def _engine_rows(chat) -> list[tuple[str, str]]:
     if isinstance(kernels, dict):
         facts["kernels"] = ", ".join(f"{name}: {where}" for name, where in kernels.items())
     if "memory bytes" in facts:
-        facts["memory"] = size(facts.pop("memory bytes"))
+        facts["memory"] = numbers.size(facts.pop("memory bytes"))
     return [(name, _plain(value)) for name, value in facts.items()]
 
 
 def _value(chat, name: str) -> str:
     if name in chat.settings:
         return written(chat.settings[name])
-    defaults = {"max_tokens": "what the context allows"} | (chat.engine.sampling if chat.engine else {})
-    return f"default ({written(defaults[name])})" if name in defaults else "default"
+    known = {"max_tokens": longest_reply(chat.engine), **chat.engine.sampling} if chat.engine else {}
+    published = known.get(name)
+    return f"{SETTINGS[name].default if published is None else written(published)} (default)"
 
 
 def _plain(value) -> str:
@@ -253,12 +252,6 @@ def _switched(text: str, name: str, allowed: str) -> bool:
         return switch(text)
     except KeyError:
         raise UsageError(f"{name} takes {allowed}, not {text!r}") from None
-
-
-def _can_switch(engine) -> bool:
-    asked = [{"role": "user", "content": "?"}]
-    on, off = (engine.tokenizer.render(asked, enable_thinking=value) for value in (True, False))
-    return on != off
 
 
 def _undone(chat) -> str:

@@ -48,14 +48,26 @@ def last_line(stats, finish_reason: str | None, context: int) -> str:
     parts = [
         f"{stats.completion_tokens:,} token{'s' if stats.completion_tokens != 1 else ''}",
         f"{stats.decode_tps:.1f} tok/s" if stats.decode_tps else "",
-        f"{stats.acceptance_length:.2f} tokens per cycle" if stats.acceptance_length else "",
-        f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} prompt tokens cached",
+        f"{stats.acceptance_length:.2f} tokens/cycle" if stats.acceptance_length else "",
+        f"{stats.cached_tokens:,} of {stats.prompt_tokens:,} cached",
         f"speculation {stats.speculation}",
     ]
     if finish_reason == "length":
         full = stats.prompt_tokens + stats.completion_tokens >= context
         parts.append(f"cut: the context of {context:,} tokens is full" if full else "cut at max_tokens")
     return DOT.join(part for part in parts if part)
+
+
+def details(stats) -> list[tuple[str, str]]:
+    """One reply's numbers, name by name."""
+    return [
+        ("reading the prompt", f"{stats.prefill_ms:,.0f} ms for {stats.prompt_tokens - stats.cached_tokens:,} tokens"),
+        ("first token", f"after {stats.ttft_ms:,.0f} ms"),
+        ("decoding", f"{stats.decode_tps:.1f} tok/s, {stats.cycles:,} cycles"),
+        ("acceptance length", f"{stats.acceptance_length:.2f} tokens per cycle"),
+        ("speculation", stats.speculation),
+        ("peak memory", size(stats.peak_memory_bytes)),
+    ]
 
 
 @dataclass

@@ -9,6 +9,7 @@ from splashlite.chat.conversation import decoded
 from splashlite.chat.loading import bar
 from splashlite.chat.numbers import last_line, size
 from splashlite.chat.screen import Screen
+from splashlite.chat.thinking import longest_reply
 from splashlite.chat.visible import visible
 from splashlite.errors import SplashliteError
 
@@ -36,7 +37,7 @@ def answer(load, prompt, *, as_json: bool = False, **options) -> None:
     aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
     engine = load(lambda *report: aside.status(bar(*report, size)))
     engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total, "{:,}".format))
-    options.setdefault("max_tokens", engine.context)
+    options.setdefault("max_tokens", longest_reply(engine))
     terminal = sys.stdout.isatty()
     text, ids, last = "", [], None
     for last in engine.stream(prompt, **options):

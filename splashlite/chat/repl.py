@@ -16,7 +16,7 @@ from splashlite.chat.keyboard import Keyboard
 from splashlite.chat.loading import Loading, bar
 from splashlite.chat.numbers import Totals, last_line
 from splashlite.chat.screen import Screen, restore_terminal, silent_keyboard
-from splashlite.chat.thinking import Thinking
+from splashlite.chat.thinking import Thinking, longest_reply
 from splashlite.chat.worker import Worker
 from splashlite.errors import SplashliteError
 
@@ -130,7 +130,7 @@ class Answer:
         messages = chat.conversation.messages
         thinking = Thinking(chat.engine.tokenizer.render(messages, **chat.template))
         drafts = Drafts(chat.engine.tokenizer) if chat.drafts else None
-        options = {"max_tokens": chat.engine.context, **chat.settings}
+        options = {"max_tokens": longest_reply(chat.engine), **chat.settings}
         stream = chat.worker.stream(messages, chat_template_kwargs=chat.template, **options)
         interrupted.then(stream.stop)
         stream.on_prefill = lambda done, total: chat.screen.status(bar("reading tokens", done, total, "{:,}".format))

@@ -15,6 +15,7 @@ class Setting:
     name: str
     read: Callable[[str], object]
     allowed: str
+    default: str  # in words, where the pair publishes none
     help: str
 
     def parse(self, text: str) -> object:
@@ -77,57 +78,38 @@ def biases(text: str) -> dict[int, float]:
     return {whole(0)(token): number(-100, 100)(bias) for token, _, bias in pairs}
 
 
+SHARE = "a number above 0, at most 1 (1: off)"
+PENALTY = "a number from -2 to 2 (0: off)"
+COUNT = "a whole number, 0 or more"
+
 SETTINGS = {
-    setting.name: setting
-    for setting in (
-        Setting("max_tokens", whole(0), "a whole number, 0 or more", "the longest reply, in tokens"),
-        Setting("temperature", number(0, 100), "a number, 0 or more", "0 always takes the likeliest token"),
-        Setting("top_k", whole(0), "a whole number, 0 or more (0: off)", "sample among the k likeliest tokens"),
-        Setting(
-            "top_p",
-            number(0, 1, above=True),
-            "a number above 0, at most 1 (1: off)",
-            "sample among the likeliest tokens that hold this much probability",
-        ),
-        Setting(
-            "min_p",
-            number(0, 1),
-            "a number from 0 (off) to 1",
-            "drop tokens below this share of the likeliest token's probability",
-        ),
-        Setting(
-            "presence_penalty",
-            number(-2, 2),
-            "a number from -2 to 2 (0: off)",
-            "taken from the logit of every token that was said",
-        ),
-        Setting(
-            "frequency_penalty",
-            number(-2, 2),
-            "a number from -2 to 2 (0: off)",
-            "taken from a token's logit each time it was said",
-        ),
-        Setting(
+    name: Setting(name, read, allowed, default, help_text)
+    for name, read, allowed, default, help_text in (
+        ("max_tokens", whole(0), COUNT, "2048", "the longest reply, in tokens"),
+        ("temperature", number(0, 100), "a number, 0 or more", "0", "0 always takes the likeliest token"),
+        ("top_k", whole(0), f"{COUNT} (0: off)", "0", "sample among the k likeliest tokens"),
+        ("top_p", number(0, 1, above=True), SHARE, "1", "sample among the likeliest that hold this much probability"),
+        ("min_p", number(0, 1), "a number from 0 (off) to 1", "0", "drop tokens below this share of the likeliest one"),
+        ("presence_penalty", number(-2, 2), PENALTY, "0", "taken from the logit of every token that was said"),
+        ("frequency_penalty", number(-2, 2), PENALTY, "0", "taken from a token's logit each time it was said"),
+        (
             "repetition_penalty",
             number(0, 100, above=True),
             "a number above 0 (1: off)",
-            "divides the logits of tokens that were used",
+            "1",
+            "divides used tokens' logits",
         ),
-        Setting(
+        (
             "logit_bias",
             biases,
-            "token=bias pairs such as 42=-5,17=2, biases from -100 to 100",
-            "added to the logits of these token ids",
+            "token=bias pairs such as 42=-5,17=2, from -100 to 100",
+            "none",
+            "added to these logits",
         ),
-        Setting("seed", whole(0), "a whole number, 0 or more", "the same seed gives the same reply"),
-        Setting(
-            "stop",
-            texts,
-            "one or more texts, quoted where they hold spaces",
-            "a reply ends before any of these",
-        ),
-        Setting("width", whole(1), "a whole number, 1 or more", "rows verified per cycle (drafts plus one)"),
-        Setting("speculative", switch, "on or off", "whether the drafter is used"),
+        ("seed", whole(0), COUNT, "random", "the same seed gives the same reply"),
+        ("stop", texts, "one or more texts, quoted where they hold spaces", "none", "a reply ends before any of these"),
+        ("width", whole(1), "a whole number, 1 or more", "auto", "rows verified per cycle (drafts plus one)"),
+        ("speculative", switch, "on or off", "on", "whether the drafter is used"),
     )
 }
 
@@ -145,8 +127,8 @@ def written(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, dict):
-        return ",".join(f"{token}={bias:g}" for token, bias in value.items())
+        return ",".join(f"{token}={written(bias)}" for token, bias in value.items())
     if isinstance(value, list):
         escaped = {plain: written for written, plain in ESCAPES.items()}
         return " ".join(shlex.quote(re.sub(r"[\n\t\\]", lambda found: escaped[found[0]], text)) for text in value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return str(value).removesuffix(".0")

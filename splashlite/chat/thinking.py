@@ -8,6 +8,20 @@ DIALECTS = (
     ("<|channel|>final<|message|>", None),
 )
 
+LONGEST_ANSWER = 2048  # tokens, where nobody says otherwise; a small model that repeats itself should come to an end
+
+
+def can_switch(tokenizer) -> bool:
+    """Whether the chat template has a switch for thinking (enable_thinking)."""
+    asked = [{"role": "user", "content": "?"}]
+    return tokenizer.render(asked, enable_thinking=True) != tokenizer.render(asked, enable_thinking=False)
+
+
+def longest_reply(engine) -> int:
+    """The chat's default for max_tokens: what the context allows where a model thinks, since a thought cut short is no
+    answer at all."""
+    return engine.context if can_switch(engine.tokenizer) else min(LONGEST_ANSWER, engine.context)
+
 
 class Thinking:
     """Splits a reply's streamed text into thinking and answer.

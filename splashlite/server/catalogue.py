@@ -139,7 +139,7 @@ def routes(api: FastAPI, serving: Serving) -> None:
             state=worker.state,
             model=model.name if model else None,
             drafter=model.drafter if model else None,
-            speculation=worker.parked or ("on" if model and model.drafter else "off: this pair has no drafter"),
+            speculation=worker.speculation or ("on" if model and model.drafter else "off: this pair has no drafter"),
             running=int(worker.busy),
             waiting=worker.waiting,
             queue=worker.queue,

@@ -219,7 +219,7 @@ class Chat:
 
     def usage_chunk(self, ends: list[Step]) -> Chunk:
         usage = numbers.usage([(end.stats, end.end.reasoning_tokens) for end in ends])
-        return Chunk(**self._head, object="chat.completion.chunk", choices=[], usage=usage, **self._numbers(ends[-1]))
+        return Chunk.of(**self._head, object="chat.completion.chunk", choices=[], usage=usage, **self._numbers(ends[-1]))
 
     def message(self, choices: list[list[Step]]) -> ChatReply:
         ends = [steps[-1] for steps in choices]
@@ -268,7 +268,7 @@ class Chat:
     def _numbers(self, step: Step) -> dict:
         drafter = self.plan.model.drafter
         return {
-            "splashlite": numbers.numbers(step.stats, drafter, step.end.notice),
+            "splashlite": numbers.numbers(step.stats, drafter),
             "timings": numbers.timings(step.stats),
         }
 

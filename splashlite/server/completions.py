@@ -86,10 +86,10 @@ class Completion:
             extra |= _numbers(plan, step)
         elif self._drafts:
             extra["splashlite"] = live(step, [run for runs in step.runs for run in runs])
-        return CompletionReply(**self._head, choices=[choice], **extra)
+        return CompletionReply.of(**self._head, choices=[choice], **extra)
 
     def usage_chunk(self, ends: list[tuple[Plan, Step]]) -> CompletionReply:
-        return CompletionReply(**self._head, choices=[], usage=_usage(ends), **_numbers(*ends[-1]))
+        return CompletionReply.of(**self._head, choices=[], usage=_usage(ends), **_numbers(*ends[-1]))
 
     def message(self, choices: list[tuple[Plan, list[Step]]]) -> CompletionReply:
         made = []
@@ -107,7 +107,7 @@ class Completion:
             text = "".join(part.text for part in parts)
             made.append(TextChoice(index=index, text=text, finish_reason=steps[-1].end.reason, logprobs=logprobs))
         ends = [(plan, steps[-1]) for plan, steps in choices]
-        return CompletionReply(**self._head, choices=made, usage=_usage(ends), **_numbers(*ends[-1]))
+        return CompletionReply.of(**self._head, choices=made, usage=_usage(ends), **_numbers(*ends[-1]))
 
     def _choice(self, plan: Plan, index: int, step: Step) -> TextChoice:
         text = "".join(event.text for event in step.events)
@@ -149,7 +149,7 @@ def _usage(ends: list[tuple[Plan, Step]]) -> Usage:
 
 def _numbers(plan: Plan, step: Step) -> dict:
     return {
-        "splashlite": numbers.numbers(step.stats, plan.model.drafter, step.end.notice),
+        "splashlite": numbers.numbers(step.stats, plan.model.drafter),
         "timings": numbers.timings(step.stats),
     }
 

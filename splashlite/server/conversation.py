@@ -42,6 +42,7 @@ class UserMessage(Strict):
 class CalledFunction(Strict):
     name: Name
     arguments: Text
+    parsed_arguments: Any = None  # what OpenAI's client read from it itself
 
 
 class PastCall(Strict):
@@ -61,6 +62,7 @@ class AssistantMessage(Strict):
     audio: None = None
     function_call: None = None
     annotations: list[Any] | None = Field(None, max_length=0)
+    parsed: Any = None  # what OpenAI's client read from it itself
 
     def plain(self, place: str) -> dict:
         message = {"role": "assistant", "content": joined(self.content) + (self.refusal or "")} | _name(self)

@@ -106,8 +106,7 @@ class Numbers(Loose):
     """The `splashlite` object of every reply."""
 
     drafter: str | None
-    speculation: str
-    notice: str | None
+    speculation: str  # "on", "parked: why" or "off: why"
     acceptance_length: float
     cycles: int
     accepted: list[int]

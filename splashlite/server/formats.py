@@ -149,7 +149,7 @@ def _takes_strings(schema) -> bool:
 
 def _json_grammar(function: dict) -> str:
     opening = f'\n{{"name": {json.dumps(function["name"])}, "arguments": '
-    return f'{json.dumps(opening)} %json {json.dumps(parameters(function))} "}}\\n"'
+    return f'{json.dumps(opening)} {json_rule(parameters(function))} "}}\\n"'
 
 
 def _xml_grammar(function: dict) -> str:
@@ -164,12 +164,18 @@ def _xml_grammar(function: dict) -> str:
             value = "xml_value"
         else:
             shape = {**each, **({"$defs": schema["$defs"]} if "$defs" in schema else {})} if isinstance(each, dict) else each
-            value = f'%json {json.dumps(shape)} "\\n</parameter>\\n"'
+            value = f'{json_rule(shape)} "\\n</parameter>\\n"'
         parts.append(f"({opening} {value})" + ("" if name in required else "?"))
     return " ".join(parts) + ' "</function>\\n"'
 
 
+_WHITE_SPACE = "(\\n {0,40}| )?"
 XML_VALUE = 'xml_value[suffix="\\n</parameter>\\n"]: /(.|\\n)*/'
+
+
+def json_rule(schema) -> str:
+    """A JSON value by its schema, in Lark. White space is bounded: a model that likes it would write nothing else."""
+    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': _WHITE_SPACE}} if isinstance(schema, dict) else schema)}"
 
 
 def parameters(function: dict) -> dict:

@@ -27,7 +27,6 @@ class End:
     reason: str
     stop_string: str | None
     reasoning_tokens: int
-    notice: str | None
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,13 @@ async def generate(worker: Worker, plan: Plan, index: int = 0) -> AsyncIterator[
         options["constraint"] = plan.constraint()
     if options.get("seed") is not None and index:
         options["seed"] = (options["seed"] + index) % 2**64
-    job = worker.job(plan.prompt, options, speculative=plan.speculative, width=plan.width)
     reply = Reply(plan)
-    async with aclosing(worker.pieces(job)) as pieces:
+    async with aclosing(worker.pieces(plan.prompt, options)) as pieces:
         async for piece in pieces:
             if isinstance(piece, tuple):
                 yield Progress(*piece)
                 continue
-            step = reply.step(piece, job.notice)
+            step = reply.step(piece)
             yield step
             if step.end is not None:
                 return
@@ -75,7 +73,7 @@ class Reply:
         self._raw: list[str] = []
         self._tokens: list[int] = []
 
-    def step(self, piece, notice: str | None = None) -> Step:
+    def step(self, piece) -> Step:
         self._raw.append(piece.text)
         self._tokens += piece.tokens
         events = self._assembler.push(piece.text)
@@ -86,16 +84,16 @@ class Reply:
             raise Problem(503, "the reply was stopped", code="engine_stopped")
         if piece.finish_reason is not None or self._assembler.full:
             events += self._assembler.finish()
-            end = self._end(piece, notice)
+            end = self._end(piece)
         runs = [self._tint.runs(event) for event in events] if self._tint is not None else []
         return Step(events, piece.tokens, piece.logprobs, runs, piece.stats, end)
 
-    def _end(self, piece, notice: str | None) -> End:
+    def _end(self, piece) -> End:
         reason = piece.finish_reason or "stop"
         if self._assembler.called and reason != "length":
             reason = "tool_calls"
         stop = self._stop_string() if reason == "stop" and self._stops else None
-        return End(reason, stop, self._reasoning_tokens(), notice)
+        return End(reason, stop, self._reasoning_tokens())
 
     def _stop_string(self) -> str | None:
         """Behind the text that was sent, the tokens hold the stop string that ended it."""

@@ -11,7 +11,7 @@ import numpy as np
 from llguidance import LLMatcher
 
 from splashlite.errors import SplashliteError
-from splashlite.server.formats import XML_VALUE, Format
+from splashlite.server.formats import XML_VALUE, Format, json_rule
 from splashlite.server.model import Model
 from splashlite.server.problems import invalid
 
@@ -118,7 +118,7 @@ def lark(
     format = model.format
     if functions and format.grammar is None:
         raise invalid(field, f'calls in this model\'s format ({format.name}) cannot be enforced: use tool_choice "auto" without strict')
-    choices = [] if schema is None else [f"%json {json.dumps(schema)}"]
+    choices = [] if schema is None else [json_rule(schema)]
     rules = []
     if functions:
         one = " | ".join(f"call_{i}" for i in range(len(functions)))

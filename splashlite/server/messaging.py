@@ -148,7 +148,7 @@ class Messaging:
         message.stop_reason = "stop_sequence" if end.stop_string is not None else _REASONS[end.reason]
         message.stop_sequence = end.stop_string
         message.usage = self._usage(stats.cached_tokens, stats.completion_tokens)
-        message.splashlite = numbers.numbers(stats, self._plan.model.drafter, end.notice)
+        message.splashlite = numbers.numbers(stats, self._plan.model.drafter)
         message.timings = numbers.timings(stats)
         told = MessageEvent.of(
             type="message_delta",

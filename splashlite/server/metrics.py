@@ -32,7 +32,7 @@ class Metrics:
         self._gauge("requests_running", "1 while the engine computes", lambda: worker.busy)
         self._gauge("requests_waiting", "Requests that wait for the engine", lambda: worker.waiting)
         self._gauge("engine_step_age_seconds", "How long ago a busy engine last showed life", lambda: worker.step_age_s)
-        self._gauge("drafting_parked", "1 while drafting rests because nothing was accepted", lambda: worker.parked is not None)
+        self._gauge("drafting", "1 if the latest reply was drafted, 0 if drafting is off or parked", lambda: worker.speculation == "on")
 
     def _gauge(self, name: str, words: str, value) -> None:
         Gauge(f"splashlite_{name}", words, registry=self._registry).set_function(lambda: float(value()))

@@ -17,11 +17,10 @@ def usage(replies: list[tuple[Stats, int]]) -> Usage:
     )
 
 
-def numbers(stats: Stats, drafter: str | None, notice: str | None) -> Numbers:
+def numbers(stats: Stats, drafter: str | None) -> Numbers:
     return Numbers(
         drafter=drafter,
         speculation=stats.speculation,
-        notice=notice,
         acceptance_length=round(stats.acceptance_length, 3),
         cycles=stats.cycles,
         accepted=list(stats.accepted),

@@ -38,8 +38,6 @@ class Plan:
     model: Model
     prompt: list[int]
     options: dict
-    speculative: bool
-    width: int | None
     drafts: bool
     format: Format | None
     tools: list[dict] | None
@@ -62,9 +60,12 @@ def make(model: Model, ask: Ask) -> Plan:
     return Plan(
         model=model,
         prompt=prompt,
-        options=ask.options | {"max_tokens": room if ask.max_tokens is None else min(ask.max_tokens, room)},
-        speculative=ask.splashlite.speculative,
-        width=ask.splashlite.width,
+        options=ask.options
+        | {
+            "max_tokens": room if ask.max_tokens is None else min(ask.max_tokens, room),
+            "speculative": ask.splashlite.speculative,
+            "width": ask.splashlite.width,
+        },
         drafts=ask.splashlite.drafts,
         format=model.format if _is_chat(ask.prompt) else None,
         tools=tools or None,

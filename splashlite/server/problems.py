@@ -84,7 +84,7 @@ def response(problem: Problem, path: str) -> JSONResponse:
 def from_validation(errors: list[dict]) -> Problem:
     """The first of pydantic's complaints about a body, as one sentence with the field's name."""
     error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    place = [str(part) for part in error["loc"][1:] if not str(part).startswith(("function-", "tagged-", "constrained-"))]
+    place = [str(part) for part in error["loc"][1:] if "[" not in str(part)]
     name = ".".join(place) or "the body"
     if error["type"] == "extra_forbidden":
         return unsupported(name, "leave it out (docs/api.md lists the fields of every endpoint)")

@@ -240,7 +240,7 @@ class Responding:
             output_tokens_details=Reasoned(reasoning_tokens=step.end.reasoning_tokens),
             total_tokens=usage.total_tokens,
         )
-        response.splashlite = numbers.numbers(step.stats, self._plan.model.drafter, step.end.notice)
+        response.splashlite = numbers.numbers(step.stats, self._plan.model.drafter)
         response.timings = numbers.timings(step.stats)
         return self._whole(f"response.{response.status}")
 

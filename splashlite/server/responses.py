@@ -35,6 +35,7 @@ class OutputText(Strict):
     text: Text
     annotations: list[Any] | None = Field(None, max_length=0)
     logprobs: list[Any] | None = None
+    parsed: Any = None  # what OpenAI's client read from it itself
 
 
 class Refusal(Strict):
@@ -60,6 +61,7 @@ class CallItem(Strict):
     call_id: Text
     name: Name
     arguments: Text
+    parsed_arguments: Any = None
     id: Text | None = None
     status: Status | None = None
 

@@ -15,8 +15,6 @@ from splashlite.server.problems import Problem, record
 
 QUEUE = 32  # requests that may wait
 SHORT = 2048  # tokens of prompt: a request up to this may go before a long prefill's next chunk
-FRUITLESS = 256  # cycles without one accepted draft, over all replies, after which drafting rests
-RETRY = 16  # replies until drafting is tried again
 
 log = logging.getLogger("splashlite.server")
 
@@ -33,10 +31,9 @@ class Job:
     """One reply to compute. `items` hears of (done, total) while the prompt is read, of every Piece, and last of None or
     of the exception that ended it."""
 
-    def __init__(self, prompt: list[int], options: dict, *, speculative: bool = True, width: int | None = None):
-        self.prompt, self.options, self.speculative, self.width = prompt, options, speculative, width
+    def __init__(self, prompt: list[int], options: dict):
+        self.prompt, self.options = prompt, options
         self.cancelled = False
-        self.notice: str | None = None
         self.cached: int | None = None  # cached tokens, before the job's own first chunk
         self.chunks = 0  # of the prompt, in this attempt
         self.spent_ms = 0.0  # prefill of the attempts that gave way
@@ -67,8 +64,7 @@ class Worker:
         self.engine = self.prepared = self.failure = None
         self.state = "loading"  # then ready, and at last failed or stopped
         self.queue, self.admitted, self.last_step = queue, 0, monotonic()
-        self.parked: str | None = None
-        self._fruitless = self._rested = 0
+        self.speculation: str | None = None  # of the latest reply
         self._load, self._prepare = load, prepare
         self._jobs: deque[Job] = deque()
         self._current: Job | None = None
@@ -106,11 +102,10 @@ class Worker:
             why = f"the engine has stopped ({self.failure})" if self.failure else "the server is shutting down"
             raise Problem(503, f"{why}: start the server again", code="engine_stopped", retry_after=30)
 
-    def job(self, prompt: list[int], options: dict, *, speculative: bool = True, width: int | None = None) -> Job:
-        return Job(prompt, options, speculative=speculative, width=width)
-
-    async def pieces(self, job: Job) -> AsyncIterator[object]:
-        """(done, total) tuples while the prompt is read, then Pieces. Closing the iterator stops the work."""
+    async def pieces(self, prompt: list[int], options: dict) -> AsyncIterator[object]:
+        """(done, total) tuples while the prompt is read, then the Pieces of Engine.stream(prompt, **options). Closing the
+        iterator stops the work."""
+        job = Job(prompt, options)
         self._submit(job)
         try:
             while (item := await job.items.get()) is not None:
@@ -197,15 +192,14 @@ class Worker:
             raise _Cancelled
         engine, began, job.chunks = self.engine, monotonic(), 0
         engine.on_prefill = lambda done, total: self._at_chunk(job, done, total, began)
-        stream = engine.stream(job.prompt, **job.options, **self._parking(job))
+        stream = engine.stream(job.prompt, **job.options)
         try:
             for piece in stream:
                 self.last_step = monotonic()
                 self._account(job, piece.stats)
                 job.deliver(piece)
-                if piece.finish_reason is not None:
-                    self._judge(piece.stats)
-                elif job.cancelled:
+                self.speculation = piece.stats.speculation
+                if job.cancelled and piece.finish_reason is None:
                     raise _Cancelled
         finally:
             stream.close()
@@ -252,26 +246,6 @@ class Worker:
             job.deliver(result)
         except RuntimeError:  # its event loop has ended, and with it whoever would have listened
             log.debug("a reply ended after its listener")
-
-    def _parking(self, job: Job) -> dict:
-        asked = {"speculative": job.speculative, "width": job.width}
-        if self.parked is None or not job.speculative:
-            return asked
-        self._rested += 1
-        if self._rested >= RETRY:
-            self.parked, self._fruitless, self._rested = None, FRUITLESS // 2, 0
-            return asked
-        job.notice = self.parked
-        return {"speculative": False, "width": None}
-
-    def _judge(self, stats) -> None:
-        """Acceptance that stays at zero means that drafter and target do not fit: say so, and decode plainly."""
-        if stats.rows <= stats.cycles:
-            return
-        self._fruitless = self._fruitless + stats.cycles if not any(stats.accepted[1:]) else 0
-        if self._fruitless >= FRUITLESS and self.parked is None:
-            self.parked = f"drafting is parked: none of the drafts of the last {self._fruitless} cycles was accepted"
-            log.warning("%s; replies are decoded plainly", self.parked)
 
     def _reset(self) -> None:
         """After an error nothing that was computed is trusted."""

@@ -137,7 +137,7 @@ def test_lines_around_a_reply():
         numbers.size(999) == "999 bytes" and numbers.size(98_300_000) == "98 MB" and numbers.size(1.52e10) == "15.2 GB"
     )
     stats = Stats(completion_tokens=1, speculation="off: width=1", decode_tps=0.0)
-    assert numbers.last_line(stats, "stop", 2048) == "1 token · 4 of 12 prompt tokens cached · speculation off: width=1"
+    assert numbers.last_line(stats, "stop", 2048) == "1 token · 4 of 12 cached · speculation off: width=1"
     assert numbers.last_line(stats, "length", 2048).endswith("cut at max_tokens")
     assert numbers.last_line(stats, "length", 13).endswith("cut: the context of 13 tokens is full")
 

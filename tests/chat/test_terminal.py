@@ -42,7 +42,7 @@ def test_first_line_reply_and_last_line(chat):
     terminal.ask("hello")
     text = answered(terminal)
     assert "You said: hello" in text
-    assert "15 tokens · 100.0 tok/s · 3.00 tokens per cycle" in text
+    assert "15 tokens · 100.0 tok/s · 3.00 tokens/cycle" in text
     terminal.ask("/exit")
     assert terminal.wait_exit() == 0
 
@@ -419,7 +419,7 @@ def test_the_real_pair(tmp_path):
         terminal.wait("SmolLM2-135M-Instruct", 60)
         terminal.ask("What is the capital of France?")
         first = terminal.wait("speculation on", 60)
-        assert "Paris" in first and "0 of 37 prompt tokens cached" in first
+        assert "Paris" in first and "0 of 37 cached" in first
         terminal.ask("/drafts on")
         terminal.wait("drafted text is green")
         terminal.ask("Write a long story about a whale.")
@@ -429,7 +429,7 @@ def test_the_real_pair(tmp_path):
         terminal.wait("stopped; what was said is kept", 30)
         terminal.ask("/stats")
         text = terminal.wait("2 replies", 30)
-        cached = [int(n) for n in re.findall(r"(\d+) of \d+ prompt tokens cached", text)]
+        cached = [int(n) for n in re.findall(r"(\d+) of \d+ cached", text)]
         assert cached[1] > 30
         terminal.ask("/exit")
         assert terminal.wait_exit(30) == 0

@@ -24,6 +24,14 @@ def device(request):
 
 
 @pytest.fixture
+def two_orders():
+    """For the largest launches: forwards and shuffled are enough."""
+    kernels.install_runner(emulator.runner((0, 2)))
+    yield
+    kernels.install_runner(emulator.runner(emulator.ALL_ORDERS))
+
+
+@pytest.fixture
 def only_emulated():
     if emulator.missing():
         pytest.skip(emulator.missing())

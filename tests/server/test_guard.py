@@ -1,0 +1,311 @@
+"""Who may talk to the server, and how much. After every refusal the next request is right."""
+
+import socket
+import time
+
+import pytest
+import wire
+from scripted import Engine
+from splashlite.server import body, guard, protocol
+from wire import CHAT, get, post, raw
+
+SAID = "All is well."
+KEY = "a-key-of-mine"
+
+
+@pytest.fixture
+def port(serve):
+    server = serve(Engine(SAID)).server
+    yield server.port
+    assert post(server.port, CHAT).json["choices"][0]["message"]["content"] == SAID
+
+
+@pytest.fixture
+def keyed(serve):
+    server = serve(Engine(SAID), key=KEY, hosts=["mac.local"], origins=["https://app.example"]).server
+    yield server.port
+    good = post(server.port, CHAT, headers={"Authorization": f"Bearer {KEY}"})
+    assert good.json["choices"][0]["message"]["content"] == SAID
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "localhost.", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000", "192.168.1.7:8000"])
+def test_hosts_that_no_page_can_call_itself(port, host):
+    assert get(port, "/v1/models", host=host).status == 200
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["evil.example", "evil.example:8000", "localhost.evil.example", "evil.example.", "127.0.0.1.evil.example", "2130706433", "127.1", "0x7f.0.0.1", "[::1", "::1", "localhost:x", "localhost:80:80", "user@localhost", "[localhost]", "mac.local"],
+)
+def test_other_hosts_are_refused_by_name(port, host):
+    for answer in (get(port, "/v1/models", host=host), get(port, "/", host=host), post(port, CHAT, host=host)):
+        assert answer.status == 403 and "--allowed-host" in answer.error["message"]
+    preflight = f"OPTIONS /v1/models HTTP/1.1\r\nHost: {host}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
+    assert raw(port, preflight.encode()).status == 403
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET /v1/models HTTP/1.1\r\n\r\n",
+        "GET /v1/models HTTP/1.0\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nHost:\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        "GET /v1/models HTTP/1.0\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        "GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET http://localhost/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "CONNECT localhost:8000 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: http://a.example\r\nOrigin: http://localhost\r\n\r\n",
+        "POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        "POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}",
+        "not HTTP at all\r\n\r\n",
+    ],
+)
+def test_what_two_readers_could_read_differently_is_refused(port, head):
+    assert raw(port, head.encode()).status in (400, 403)
+
+
+def test_allowed_names_and_origins(keyed):
+    headers = {"Authorization": f"Bearer {KEY}"}
+    assert get(keyed, "/v1/models", host="MAC.local:8000", headers=headers).status == 200
+    crossed = get(keyed, "/v1/models", headers=headers | {"Origin": "https://app.example"})
+    assert crossed.status == 200 and crossed.headers["access-control-allow-origin"] == "https://app.example"
+    preflight = "OPTIONS /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: {}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
+    allowed = raw(keyed, preflight.format("https://app.example").encode())
+    assert allowed.status == 204 and "authorization" in allowed.headers["access-control-allow-headers"]
+    refused = raw(keyed, preflight.format("https://app.example.evil").encode())
+    assert refused.status == 403 and "access-control-allow-origin" not in refused.headers
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["null", "http://evil.example", "http://localhost:3000", "https://localhost", "http://localhost.evil.example", "tauri://localhost", "file://", "http://127.0.0.1", "*"],
+)
+def test_other_origins_are_refused_and_get_no_cors_headers(port, origin):
+    for answer in (post(port, CHAT, headers={"Origin": origin}), get(port, "/status", headers={"Origin": origin})):
+        assert answer.status == 403 and "access-control-allow-origin" not in answer.headers and "--allowed-origin" in answer.error["message"]
+
+
+def test_the_page_of_this_server_may_call_it(port):
+    assert post(port, CHAT, host=f"127.0.0.1:{port}", headers={"Origin": f"http://127.0.0.1:{port}"}).status == 200
+
+
+def test_the_key_is_asked_for_before_the_body_is_read(keyed):
+    unread = {"Content-Length": str(guard.BODY_BYTES)}
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"x-api-key": KEY + "x"}, {"Authorization": f"Basic {KEY}"}):
+        answer = post(keyed, b"", headers=headers | unread)
+        assert answer.status == 401 and KEY not in str(answer) and answer.headers["connection"] == "close"
+    both = {"Authorization": f"Bearer {KEY}", "x-api-key": "other"}
+    assert get(keyed, "/v1/models", headers=both).status == 401
+    for path in ("/v1/models", "/status", "/metrics", "/v1/responses/x", "/nothing"):
+        assert get(keyed, path).status == 401
+    for path in ("/health", "/ready", "/"):
+        assert get(keyed, path).status == 200
+    assert get(keyed, "/v1/models", headers={"x-api-key": KEY}).status == 200
+    assert post(keyed, CHAT, path="/v1/messages").json["error"]["type"] == "authentication_error"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": "multipart/form-data; boundary=x"}, 415),
+        ({"Content-Encoding": "gzip"}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_only_plain_json_is_read(port, headers, status):
+    assert post(port, CHAT, headers=headers).status == status
+    if status == 200:
+        assert post(port, CHAT, drop=["Content-Type"]).status == 415
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b'{"messages": [], "messages": [{"role": "user", "content": "x"}]}',
+        b'{"temperature": NaN}',
+        b'{"temperature": Infinity}',
+        b'{"temperature": 1e999}',
+        b'{"seed": ' + b"9" * 5000 + b"}",
+        b'{"messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"a": "\xff"}',
+        b"\xef\xbb\xbf{}",
+        b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        b"[" * 1_000_000,
+        b"[]" * 200_000,
+        b'{"response_format": ' + b'{"a":' * 70 + b"1" + b"}" * 71,
+    ],
+)
+def test_bodies_that_are_not_good_json_are_refused(port, content):
+    answer = post(port, content)
+    assert answer.status == 400 and answer.error["type"] == "invalid_request_error"
+
+
+def test_large_bodies_are_refused_unread_however_they_come(port, monkeypatch):
+    assert post(port, b"", headers={"Content-Length": str(10**12)}).status == 413
+    monkeypatch.setattr(guard, "BODY_BYTES", 100_000)
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    assert raw(port, head + b"8000\r\n" + b" " * 0x8000 + b"\r\n" + b"8000\r\n" + b" " * 0x8000 + b"\r\n8000\r\n" + b" " * 0x8000 + b"\r\n8000\r\n" + b" " * 0x8000 + b"\r\n").status == 413
+    assert get(port, "/v1/models", headers={"Content-Length": "5"}).status == 413
+
+
+def test_bodies_together_are_bounded(port, monkeypatch):
+    monkeypatch.setattr(guard, "BODIES_BYTES", 1000)
+    answer = post(port, CHAT | {"user": "x" * 1000})
+    assert answer.status == 503 and answer.headers["retry-after"]
+
+
+def test_slow_heads_and_slow_bodies_are_cut_off(serve, monkeypatch):
+    monkeypatch.setattr(protocol, "HEAD_S", 0.3)
+    monkeypatch.setattr(body, "IDLE_S", 0.3)
+    port = serve(Engine(SAID)).server.port
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET /v1/mod")
+        began = time.monotonic()
+        with pytest.raises((ConnectionError, ConnectionResetError)):
+            wire.answer(connection)
+        assert time.monotonic() - began < 3
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(wire.request(CHAT)[:-10])
+        assert wire.answer(connection).status == 408
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(wire.request(CHAT)[:-40])
+        with pytest.raises(BrokenPipeError), monkeypatch.context():
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.05)
+    assert post(port, CHAT).status == 200
+
+
+def test_too_many_connections_leave_the_first_ones_working(serve, monkeypatch):
+    monkeypatch.setattr(protocol, "CONNECTIONS", 4)
+    port = serve(Engine(SAID)).server.port
+    idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(4)]
+    idle[0].sendall(wire.request(CHAT))
+    with pytest.raises((ConnectionError, OSError)):
+        get(port, "/v1/models")
+    assert wire.answer(idle[0]).status == 200
+    for each in idle:
+        each.close()
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "other/repo", "", "..", "http://evil.example/m", "scripted/../x", "x" * 10_000])
+def test_a_model_in_a_request_is_never_loaded(port, name):
+    for path, request in (
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/messages", CHAT),
+        ("/v1/responses", {"input": "x"}),
+        ("/tokenize", {"content": "x"}),
+    ):
+        answer = post(port, request | {"model": name}, path=path)
+        assert answer.status == 404 and answer.error["type"] in ("invalid_request_error", "not_found_error")
+    assert get(port, "/v1/models/" + name.replace(" ", "").replace("#", "") if name else "/v1/models/x").status == 404
+
+
+@pytest.mark.parametrize("path", ["/page/../command.py", "/page/%2e%2e/command.py", "/page/..%2f..%2fengine.py", "//etc/passwd", "/page/", "/page/x.js", "/docs", "/openapi.json", "/v1"])
+def test_nothing_but_the_page_s_own_files_is_given_out(port, path):
+    assert get(port, path).status == 404
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"n": 10**9}, "n"),
+        ({"n": 0}, "n"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_k": -1}, "top_k"),
+        ({"max_tokens": -1}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
+        ({"seed": 2**64}, "seed"),
+        ({"stop": ""}, "stop"),
+        ({"stop": ["a", 3]}, "stop"),
+        ({"stop": ["a"] * 17}, "stop"),
+        ({"stop": ["a" * 5000]}, "stop"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"1000000": 1}}, "logit_bias"),
+        ({"logit_bias": {"1": 101}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(5000)}}, "logit_bias"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}, "messages"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "chat_template_kwargs"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"splashlite": {"width": 99}}, "splashlite.width"),
+        ({"splashlite": {"width": 4, "speculative": False}}, "splashlite.width"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "http://evil.example/s"}}}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "file:///etc/passwd"}}}}, "response_format"),
+        *[
+            ({name: value}, name)
+            for name, value in {
+                "store": True,
+                "service_tier": "flex",
+                "prediction": {},
+                "functions": [],
+                "audio": {},
+                "best_of": 2,
+                "adapter": "x",
+                "draft_model": "x",
+                "ignore_eos": True,
+                "web_search_options": {},
+                "verbosity": "low",
+            }.items()
+        ],
+    ],
+)
+def test_what_is_wrong_or_not_supported_is_refused_with_its_name(port, change, field):
+    answer = post(port, CHAT | change)
+    assert answer.status == 400, answer.body
+    assert field in answer.error["message"] and (answer.error["param"] or "").startswith(field)
+
+
+@pytest.mark.parametrize(
+    ("path", "request_", "field"),
+    [
+        ("/v1/completions", {"prompt": "x", "echo": True}, "echo"),
+        ("/v1/completions", {"prompt": "x", "suffix": "y"}, "suffix"),
+        ("/v1/completions", {"prompt": "x", "best_of": 3}, "best_of"),
+        ("/v1/completions", {"prompt": ""}, "prompt"),
+        ("/v1/completions", {"prompt": [10**9]}, "prompt"),
+        ("/v1/responses", {"input": "x", "background": True}, "background"),
+        ("/v1/responses", {"input": "x", "truncation": "auto"}, "truncation"),
+        ("/v1/responses", {"input": "x", "conversation": "c"}, "conversation"),
+        ("/v1/responses", {"input": "x", "tools": [{"type": "web_search"}]}, "tools"),
+        ("/v1/responses", {"input": "x", "previous_response_id": "resp_x"}, "previous_response_id"),
+        ("/v1/responses", {"input": []}, "input"),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, "max_tokens"),
+        ("/v1/messages", CHAT | {"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
+        ("/v1/messages", CHAT | {"mcp_servers": []}, "mcp_servers"),
+        ("/v1/messages", CHAT | {"messages": [*CHAT["messages"], {"role": "assistant", "content": "So"}]}, "messages"),
+    ],
+)
+def test_the_same_in_the_other_apis(port, path, request_, field):
+    answer = post(port, request_, path=path)
+    assert answer.status == 400 and field in answer.error["message"], answer.body
+    assert ("param" in answer.error) != path.startswith("/v1/messages")
+
+
+def test_logs_hold_no_prompt_and_no_key(serve, caplog):
+    secret = "the secret of the prompt"
+    for engine in (Engine(RuntimeError(secret)), Engine(lambda prompt: RuntimeError(prompt))):
+        port = serve(engine, key=KEY).server.port
+        answer = post(port, CHAT | {"messages": [{"role": "user", "content": secret}]}, headers={"x-api-key": KEY})
+        assert answer.status == 500 and secret not in answer.body.decode()
+    assert "RuntimeError" in caplog.text and secret not in caplog.text and KEY not in caplog.text
