@@ -7,7 +7,7 @@
 //   0  argmax of score
 //   1  inverse CDF of softmax(score / temperature) at draws[t]
 //   2  argmax of score / temperature + draws[t,b]
-// Equal values: the lowest index. NaN counts as the largest. candidates, unary [n, k]; gate [n, r]; codebooks [V, r].
+// Equal values: the lowest index. NaN counts as +inf. candidates, unary [n, k]; gate [n, r]; codebooks [V, r].
 #if __METAL_VERSION__ >= 320
 #pragma METAL fp contract(off)
 #endif

@@ -106,7 +106,7 @@ def generate(pair, prompt, system, raw, as_json, settings, **halves):
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
     settings.setdefault("max_tokens", 256)
-    once.answer(partial(load, pair, **halves), text if raw else messages, as_json=as_json, **settings)
+    once.generate(partial(load, pair, **halves), text if raw else messages, as_json=as_json, **settings)
 
 
 @splashlite.command()
@@ -141,7 +141,7 @@ def chat(pair, system, files, think, settings, **halves):
         return repl.run(loader, conversation, settings, thinks)
     conversation.ask(once.read_prompt(None, conversation.document))
     template = {} if thinks is None else {"enable_thinking": thinks}
-    once.answer(loader, conversation.messages, chat_template_kwargs=template, **settings)
+    once.answer(loader, conversation, template, **settings)
 
 
 @splashlite.command()

@@ -18,6 +18,10 @@ class TemporalRows:
         self.first = self.end = 0
 
     @property
+    def committed(self) -> int:
+        return self.end
+
+    @property
     def oldest_seen(self) -> int:
         """The first position that a query at `end` sees, of those that are held."""
         return self.first if self.window is None else max(self.first, self.end - self.window + 1)
@@ -39,16 +43,28 @@ class TemporalRows:
         return self.keys[..., seen, :], self.values[..., seen, :]
 
     def _make_room(self, keys: mx.array, values: mx.array) -> None:
-        kept = slice(self.oldest_seen - self.first, self.end - self.first)
+        first, kept = self.oldest_seen, slice(self.oldest_seen - self.first, self.end - self.first)
         capacity = (-(-(kept.stop - kept.start + keys.shape[2]) // self.STEP) + 1) * self.STEP
-        self.keys = _moved(self.keys, keys, kept, capacity)
-        self.values = _moved(self.values, values, kept, capacity)
-        self.first = self.oldest_seen
+        moved = _moved(self.keys, keys, kept, capacity), _moved(self.values, values, kept, capacity)
+        self.keys, self.values, self.first = *moved, first
+
+    def append(self, rows: list[mx.array]) -> None:
+        """Put keys and values [B, Hkv, R, D] behind `end` and keep them."""
+        self.write(*rows, keep=rows[0].shape[2])
+
+    def cut(self, begin: int, end: int) -> list[mx.array]:
+        """Keys and values of positions [begin, end), on their own: no part of the buffer stays alive with them."""
+        assert self.first <= begin <= end <= self.end, (self.first, begin, end, self.end)
+        return [mx.contiguous(array[..., begin - self.first : end - self.first, :]) for array in self.buffers()]
 
     def can_return(self, length: int) -> bool:
         """Whether everything that a query at position `length` sees is still held."""
         oldest = 0 if self.window is None else max(0, length - self.window + 1)
         return self.first <= oldest and length <= self.end
+
+    def return_to(self, length: int) -> None:
+        assert self.can_return(length), (length, self.first, self.end)
+        self.end = length
 
     def arrays(self) -> list[mx.array]:
         """The committed rows that a query at `end` sees; empty when there are none."""
@@ -60,16 +76,13 @@ class TemporalRows:
     def buffers(self) -> list[mx.array]:
         return [] if self.keys is None else [self.keys, self.values]
 
-    def snapshot(self) -> tuple[int, list[mx.array] | None]:
-        """Enough to come back to `end`; without a window that is its number alone, for as long as the rows stand."""
-        return self.end, None if self.window is None else [mx.contiguous(array) for array in self.arrays()]
+    def snapshot(self) -> tuple[int, list[mx.array]]:
+        """`end`, and all that a query there sees."""
+        return self.end, self.cut(self.oldest_seen, self.end)
 
-    def restore(self, saved: tuple[int, list[mx.array] | None]) -> None:
-        self.end, arrays = saved
-        if arrays is None:
-            return
-        self.keys, self.values = arrays or (None, None)
-        self.first = self.end - (arrays[0].shape[2] if arrays else 0)
+    def restore(self, saved: tuple[int, list[mx.array]]) -> None:
+        end, (self.keys, self.values) = saved
+        self.first, self.end = end - self.keys.shape[2], end
 
 
 def _moved(old: mx.array | None, like: mx.array, kept: slice, capacity: int) -> mx.array:

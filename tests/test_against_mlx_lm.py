@@ -6,7 +6,7 @@ from mlx_lm.generate import generate_step
 from mlx_lm.models.cache import make_prompt_cache
 from tiny import FAMILIES, make_engine, make_target, random_prompt
 
-from splashlite import sessions
+import splashlite.sessions.session as sessions
 
 pytestmark = pytest.mark.exact
 
@@ -20,7 +20,7 @@ def test_plain_greedy_text_is_mlx_lms(name, length, monkeypatch):
     assert make_engine(target).generate(prompt, max_tokens=40).tokens == [int(token) for token in reference]
 
 
-@pytest.mark.parametrize("name", ["hybrid", "dense", "qwen3", "moe", "hybrid_moe"])
+@pytest.mark.parametrize("name", ["hybrid", "dense", "qwen3", "moe", "hybrid_moe", "next"])
 def test_committed_state_is_mlx_lms_cache(name):
     target, prompt = make_target(name), random_prompt(23)
     engine = make_engine(target)

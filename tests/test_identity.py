@@ -4,7 +4,7 @@ import mlx.core as mx
 import pytest
 from tiny import BLOCK, Scripted, drafter_config, make_engine, make_target, random_prompt, write_drafter
 
-from splashlite import sessions
+import splashlite.sessions.session as sessions
 from splashlite.decode.cost import Costs
 from splashlite.drafter import load_drafter
 
@@ -138,7 +138,7 @@ def test_prefill_in_chunks_leaves_the_same_state(target, drafter, monkeypatch, c
     same_state(at_once, target, drafter)
 
 
-@pytest.mark.parametrize("name", ["hybrid_moe", "qwen3", "moe", "windowed", "sinks"])
+@pytest.mark.parametrize("name", ["hybrid_moe", "next", "qwen3", "moe", "windowed", "sinks", "glimmer", "gemma", "gemma_alone"])
 @pytest.mark.parametrize("right", [0, 3, 7, "mixed"])
 def test_every_family_decodes_the_same_text(name, right, tmp_path):
     target = make_target(name)

@@ -8,6 +8,7 @@ import pytest
 from tiny import BLOCK, Scripted, drafter_config, make_engine, make_target, random_prompt, write_drafter
 
 from splashlite.drafter import load_drafter
+from splashlite.sessions import Session, Store
 
 PROMPT = random_prompt(40)
 
@@ -70,6 +71,7 @@ def test_prefill_computes_no_logits_and_verify_one_row_each(target, drafter, mon
 
 def test_memory_stays_flat_over_many_replies(target, drafter):
     engine = make_engine(target, drafter)
+    engine.session = Session(target, drafter, Store(0))
     samples = []
     for i in range(60):
         stream = engine.stream(random_prompt(30 + i % 7, seed=i % 5), max_tokens=20, temperature=i % 2)

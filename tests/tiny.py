@@ -10,7 +10,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import gpt_oss, llama, qwen3, qwen3_5, qwen3_moe
+from mlx_lm.models import gemma4_text, gpt_oss, llama, muse_glimmer, qwen3, qwen3_5, qwen3_moe, qwen3_next
 
 from splashlite.drafter.draft import Draft
 from splashlite.engine import Engine
@@ -91,6 +91,44 @@ SINKS = {
     "rope_theta": 150000,
     "max_position_embeddings": 4096,
 }
+NEXT = {key: value for key, value in HYBRID_MOE.items() if key != "rope_parameters"} | {
+    "model_type": "qwen3_next",
+    "rope_theta": 1e6,
+    "partial_rotary_factor": 0.5,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+GLIMMER = {
+    "model_type": "muse_glimmer",
+    "hidden_size": 64,
+    "num_hidden_layers": 4,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": VOCAB,
+    "sliding_window": 16,
+    "qk_scale_factor": 1.5,
+    "max_position_embeddings": 4096,
+    "output_multiplier": 0.7,
+}
+GEMMA = {
+    "model_type": "gemma4_text",
+    "hidden_size": 64,
+    "num_hidden_layers": 6,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "head_dim": 16,
+    "global_head_dim": 32,
+    "vocab_size": VOCAB,
+    "vocab_size_per_layer_input": VOCAB,
+    "num_key_value_heads": 2,
+    "num_kv_shared_layers": 2,
+    "hidden_size_per_layer_input": 8,
+    "sliding_window": 16,
+    "max_position_embeddings": 4096,
+    "layer_types": ["sliding_attention", "full_attention"] * 3,
+}
 FAMILIES = {
     "hybrid": (qwen3_5, HYBRID),
     "hybrid_moe": (qwen3_5, HYBRID_MOE),
@@ -99,6 +137,10 @@ FAMILIES = {
     "moe": (qwen3_moe, MOE),
     "windowed": (llama, WINDOWED),
     "sinks": (gpt_oss, SINKS),
+    "next": (qwen3_next, NEXT),
+    "glimmer": (muse_glimmer, GLIMMER),
+    "gemma": (gemma4_text, GEMMA),
+    "gemma_alone": (gemma4_text, GEMMA | {"num_kv_shared_layers": 0, "hidden_size_per_layer_input": 0}),
 }
 
 

@@ -215,8 +215,12 @@ def stats(chat, rest: str) -> None:
 @command("/drafts [on|off]", "tint what the drafter proposed, to see speculation at work")
 def drafts(chat, rest: str) -> None:
     chat.drafts = _switched(rest, "/drafts", "on or off") if rest else not chat.drafts
+    if not chat.drafts:
+        chat.screen.line("drafted text is no longer tinted")
+        return
     tint = "underlined" if chat.screen.console.no_color else "green"
-    chat.screen.line(f"drafted text is {tint}, shown as it comes, without Markdown" if chat.drafts else "no tint")
+    chat.screen.line(f"drafted text is {tint}, shown as it comes, without Markdown")
+    chat.screen.dim("where speculation is parked there are few drafts; /set width with a number drafts all the same")
 
 
 def _engine_rows(chat) -> list[tuple[str, str]]:
@@ -225,7 +229,10 @@ def _engine_rows(chat) -> list[tuple[str, str]]:
     facts = {name.replace("_", " "): value for name, value in chat.engine.describe().items() if value is not None}
     kernels = facts.get("kernels")
     if isinstance(kernels, dict):
-        facts["kernels"] = ", ".join(f"{name}: {where}" for name, where in kernels.items())
+        places = sorted(set(kernels.values()))
+        facts["kernels"] = "; ".join(
+            f"{', '.join(k for k in kernels if kernels[k] == each)}: {each}" for each in places
+        )
     if "memory bytes" in facts:
         facts["memory"] = numbers.size(facts.pop("memory bytes"))
     return [(name, _plain(value)) for name, value in facts.items()]

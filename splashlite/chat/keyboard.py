@@ -11,7 +11,6 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory, InMemoryHistory
 from prompt_toolkit.key_binding import KeyBindings
-from prompt_toolkit.output import ColorDepth
 from prompt_toolkit.styles import Style
 
 from splashlite.cache import cache_folder
@@ -38,7 +37,6 @@ class Keyboard:
             prompt_continuation=lambda width, line, wrapped: [("class:continuation", "… ".rjust(width))],
             enable_open_in_editor=True,
             tempfile_suffix=".md",
-            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             reserve_space_for_menu=6,
             style=STYLE,
         )
@@ -88,7 +86,7 @@ def _history():
 
 class _History(FileHistory):
     def store_string(self, string: str) -> None:
-        super().store_string(string.encode("utf-8", "replace").decode())
+        super().store_string(string.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
 def _keys() -> KeyBindings:

@@ -23,7 +23,7 @@ def short_name(source) -> str:
         return Path(place.file).stem
     if hasattr(place, "path"):
         path = Path(place.path).resolve()
-        return f"{path.parent.name} {path.name}" if path.name == "drafter" else path.stem
+        return path.parent.name if path.name == "drafter" else path.stem
     return str(place).partition("@")[0].rpartition("/")[2]
 
 
@@ -38,7 +38,7 @@ def first_line(engine, width: int | None = None) -> str:
         f"{target} ({number})" if number else target,
         f"drafter {drafter}" if drafter else "no drafter",
         f"width {width}" if drafter and width else f"width 1–{block}" if drafter and block else "",
-        f"{size(facts['memory_bytes'])} in memory" if facts.get("memory_bytes") else "",
+        size(facts["memory_bytes"]) if facts.get("memory_bytes") else "",
     ]
     return DOT.join(part for part in parts if part)
 

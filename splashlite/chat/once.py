@@ -5,11 +5,11 @@ import sys
 
 from rich.console import Console
 
-from splashlite.chat.conversation import decoded
+from splashlite.chat.conversation import Conversation, decoded
 from splashlite.chat.loading import bar
 from splashlite.chat.numbers import last_line, size
 from splashlite.chat.screen import Screen
-from splashlite.chat.thinking import longest_reply
+from splashlite.chat.thinking import Thinking, longest_reply, require_template
 from splashlite.chat.visible import visible
 from splashlite.errors import SplashliteError
 
@@ -28,30 +28,69 @@ def read_prompt(prompt: str | None, document: str | None = None) -> str:
     return prompt
 
 
-def answer(load, prompt, *, as_json: bool = False, **options) -> None:
+def generate(load, prompt, *, as_json: bool, **options) -> None:
     """Write one reply to standard output: the text as it comes, or with its numbers as one JSON object.
 
     `load(progress)` returns the engine. A terminal gets control characters made visible, a pipe gets the reply as it
     is; progress and numbers go to standard error where that is a terminal.
     """
-    aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
-    engine = load(lambda *report: aside.status(bar(*report, size)))
-    engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total, "{:,}".format))
-    options.setdefault("max_tokens", longest_reply(engine))
-    terminal = sys.stdout.isatty()
+    aside, engine = _loaded(load)
     text, ids, last = "", [], None
     for last in engine.stream(prompt, **options):
         aside.erase()
         text += last.text
         ids += last.tokens
         if not as_json:
-            sys.stdout.write(visible(last.text) if terminal else last.text)
-            sys.stdout.flush()
+            _write(last.text)
     if as_json:
-        reply = {"text": text, "tokens": ids, "finish_reason": last.finish_reason}
-        json.dump({**reply, "stats": last.stats.as_dict()}, sys.stdout, ensure_ascii=False)
-    if as_json or (text and not text.endswith("\n")):
-        sys.stdout.write("\n")
+        reply = {"text": text, "tokens": ids, "finish_reason": last.finish_reason, "stats": last.stats.as_dict()}
+        json.dump(reply, sys.stdout, ensure_ascii=False)
+        print()
+    else:
+        _end(aside, engine, text, last)
+
+
+def answer(load, conversation: Conversation, template: dict, **options) -> None:
+    """Write the answer to a conversation's last question, without what the model thought before it.
+
+    `template` are the chat template's own settings. Raises SplashliteError when the reply has no answer.
+    """
+    aside, engine = _loaded(load)
+    require_template(engine)
+    options = {"max_tokens": longest_reply(engine), **options}
+    thinking = Thinking(engine.tokenizer.render(conversation.messages, **template))
+    text, last = "", None
+    for last in engine.stream(conversation.messages, chat_template_kwargs=template, **options):
+        aside.erase()
+        text += _said(thinking.feed(last.text))
+    text += _said(thinking.finish())
+    _end(aside, engine, text, last)
+    if not text and last.finish_reason == "length":
+        raise SplashliteError("the reply ended in the middle of a thought: raise --max-tokens, or use --think off")
+
+
+def _loaded(load):
+    """(screen for what is not the reply, engine)."""
+    aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
+    engine = load(lambda *report: aside.status(bar(*report, size)))
+    engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total, "{:,}".format))
+    return aside, engine
+
+
+def _said(parts) -> str:
+    text = "".join(part for is_thought, part in parts if not is_thought)
+    _write(text)
+    return text
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
-    if aside.lively and not as_json:
+
+
+def _end(aside: Screen, engine, text: str, last) -> None:
+    if text and not text.endswith("\n"):
+        _write("\n")
+    aside.erase()
+    if aside.lively:
         aside.dim(last_line(last.stats, last.finish_reason, engine.context))

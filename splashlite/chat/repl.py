@@ -16,7 +16,7 @@ from splashlite.chat.keyboard import Keyboard
 from splashlite.chat.loading import Loading, bar
 from splashlite.chat.numbers import Totals, last_line
 from splashlite.chat.screen import Screen, restore_terminal, silent_keyboard
-from splashlite.chat.thinking import Thinking, longest_reply
+from splashlite.chat.thinking import Thinking, longest_reply, require_template
 from splashlite.chat.worker import Worker
 from splashlite.errors import SplashliteError
 
@@ -78,12 +78,15 @@ def turn(chat: Chat, text: str) -> None:
         if commands.is_command(text):
             commands.run(chat, text)
         else:
-            if text.encode("utf-8", "replace").decode() != text:
-                chat.screen.dim("some bytes of that were not UTF-8; they became question marks")
-                text = text.encode("utf-8", "replace").decode()
+            known = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            if known != text:
+                chat.screen.dim("some bytes of that are not UTF-8: they became \ufffd")
+            text = known
             chat.conversation.ask(text)
             reply(chat)
     except SplashliteError as error:
+        if chat.loading.done() and chat.worker.engine.exception():
+            raise
         chat.screen.error(str(error))
     except Exception as error:
         log.debug("a turn failed", exc_info=True)
@@ -113,6 +116,7 @@ def ready(chat: Chat, interrupted: threading.Event) -> bool:
             chat.screen.erase()
             return False
     chat.loading.finish()
+    require_template(chat.engine)
     return True
 
 

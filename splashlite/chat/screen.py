@@ -28,6 +28,7 @@ class Screen:
         self.lively = self.console.is_terminal and not self.console.is_dumb_terminal
         self._rows: list[str] = []  # of the short-lived region
         self._markdown: Markdown | None = None
+        self._plain = Wrap(self.width)
         self._at_start = True
 
     def width(self) -> int:
@@ -86,7 +87,13 @@ class Screen:
     def say_drafted(self, parts: list[tuple[str, bool]]) -> None:
         """More of a reply as plain text, with what the drafter proposed tinted."""
         tint = "underline" if self.console.no_color else "green"
-        self._write([(visible(text), tint if drafted else "") for text, drafted in parts])
+        for text, drafted in parts:
+            first, *more = visible(text).split("\n")
+            self._plain.write(first, tint if drafted else "")
+            for line in more:
+                self._plain.newline()
+                self._plain.write(line, tint if drafted else "")
+        self._write(self._plain.take())
 
     def end_reply(self) -> None:
         """Show what was held back and leave the cursor at the start of a line."""
@@ -94,6 +101,8 @@ class Screen:
         if self._markdown is not None:
             self._write(self._markdown.finish())
             self._markdown = None
+        self._write(self._plain.take(final=True))
+        self._plain = Wrap(self.width)
         if not self._at_start:
             self.console.print()
             self._at_start = True

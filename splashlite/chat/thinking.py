@@ -1,5 +1,7 @@
 """Telling a model's thinking from its answer while both still arrive."""
 
+from splashlite.errors import SplashliteError
+
 # What opens and closes a thought: Qwen and most others, Gemma 4, gpt-oss; the last is an answer without a thought.
 DIALECTS = (
     ("<think>", "</think>"),
@@ -9,6 +11,14 @@ DIALECTS = (
 )
 
 LONGEST_ANSWER = 2048  # tokens, where nobody says otherwise; a small model that repeats itself should come to an end
+
+
+def require_template(engine) -> None:
+    """Raise SplashliteError for a target that cannot be chatted with."""
+    if engine.tokenizer is None or not engine.tokenizer.has_chat_template:
+        raise SplashliteError(
+            "this target has no chat template: splashlite generate --raw continues plain text with it"
+        )
 
 
 def can_switch(tokenizer) -> bool:

@@ -42,27 +42,22 @@ class DraftContext:
 
     def skip_to(self, position: int) -> None:
         """Begin anew at an absolute position whose earlier rows no later query will see."""
-        self.__init__([layer.window for layer in self.layers])
+        self.pending, self.layers = [], [TemporalRows(layer.window) for layer in self.layers]
         for layer in self.layers:
             layer.first = layer.end = position
 
     def can_return(self, length: int) -> bool:
-        return length <= self.projected and all(layer.can_return(length) for layer in self.layers)
+        return all(layer.can_return(length) for layer in self.layers)
 
     def return_to(self, length: int) -> None:
-        assert self.can_return(length), (length, self.projected)
         self.pending = []
         for layer in self.layers:
-            layer.end = length
+            layer.return_to(length)
 
-    def snapshot(self) -> list:
-        assert not self.pending, "project the pending rows before a snapshot"
-        return [layer.snapshot() for layer in self.layers]
-
-    def restore(self, saved: list) -> None:
-        self.pending = []
-        for layer, entry in zip(self.layers, saved, strict=True):
-            layer.restore(entry)
+    @property
+    def lasting(self) -> list[TemporalRows]:
+        """The layers whose rows stay where they are until text is taken back; a window's rows pass."""
+        return [layer for layer in self.layers if layer.window is None]
 
     def arrays(self) -> list[mx.array]:
         """Every array that the projected context consists of, layer by layer."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import mlx.core as mx
 import mlx.nn as nn
 
+from splashlite import kernels
 from splashlite.drafter.dflash import Backbone, DFlash
 from splashlite.drafter.dflash2 import DFlash2
 from splashlite.errors import UsageError
@@ -28,6 +29,7 @@ def load_drafter(folder: Path, *, dtype: mx.Dtype, draft_bits: int | None = None
     drafter.load_weights([(name, array.astype(dtype)) for name, array in weights.items()], strict=True)
     if draft_bits:
         nn.quantize(drafter, group_size=GROUP_SIZE, bits=draft_bits, class_predicate=_quantizable)
+        kernels.use_quantized_rows(drafter)
     drafter.eval()
     mx.eval(drafter.parameters())
     return drafter

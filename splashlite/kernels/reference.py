@@ -7,7 +7,7 @@ import mlx.core as mx
 from mlx_lm.models.gated_delta import gated_delta_kernel, gated_delta_ops
 
 LANES = 32
-ALL_BITS = 0xFFFFFFFF
+ALL_BITS, SIGN = 0xFFFFFFFF, 0x80000000
 
 
 def dynamic_conv(x, base_kernel, coefficients, side):
@@ -87,8 +87,9 @@ def top_k(logits, k):
 def _ranked(values, ids, k):
     """The ids of the k largest values of each row: NaN first, then by value, equal values by lowest id."""
     values = values.astype(mx.float32)
-    bits = (values + 0.0).view(mx.uint32)
-    rank = mx.where(mx.isnan(values), ALL_BITS, mx.where(bits >> 31, bits ^ ALL_BITS, bits | 0x80000000))
+    bits = values.view(mx.uint32)
+    bits = mx.where(bits == SIGN, 0, bits)  # -0 and +0 are equal
+    rank = mx.where(mx.isnan(values), ALL_BITS, mx.where(bits >> 31, bits ^ ALL_BITS, bits | SIGN))
     order = (rank.astype(mx.uint64) << 32) | (ids ^ ALL_BITS).astype(mx.uint64)
     order = mx.sort(order, axis=-1)[:, ::-1]
     return order[:, :k].astype(mx.uint32) ^ ALL_BITS

@@ -23,7 +23,7 @@ def selector_walk(
     - neither uniforms nor noise: argmax of the scores, the lowest index wins a tie (temperature must be 0);
     - uniforms [n] float32 in [0, 1): an inverse-CDF draw from softmax(score / temperature), in index order;
     - noise [n, k] float32: argmax of score / temperature + noise.
-    A NaN score counts as the largest, so that it shows. Ids must lie below V; they are not checked.
+    A NaN score counts as +inf, so that it shows. Ids must lie below V; they are not checked.
     Returns (path [n] uint32 token ids, picks [n] uint32 indices into a row of candidates, scores [n, k] float32 raw).
     Raises UsageError on other shapes, or when temperature, uniforms and noise do not fit together.
     """

@@ -294,9 +294,12 @@ async def respond(serving: Serving, request: ChatRequest):
     async def frames(plans):
         made, ends = chat(plans[0]), []
         for index in range(made.n):
-            yield sse.event(made.opening(index).json_bytes())
+            begun = False
             async with aclosing(serving.steps(plans[0], index)) as steps:
                 async for step in steps:
+                    if not begun:
+                        yield sse.event(made.opening(index).json_bytes())
+                    begun = True
                     if isinstance(step, Progress):
                         yield sse.progress(step)
                         continue

@@ -68,7 +68,7 @@ class Budget:
 
     def __init__(self, model: Model, tokens: int, opened: bool):
         self._model, self._limit, self._tag = model, tokens, model.format.think[1].encode()
-        self._forced = model.tokenizer.encode(f"\n{model.format.think[1]}\n\n", add_special_tokens=False)
+        self._forced = model.tokenizer.encode(f"\n{model.format.think[1]}", add_special_tokens=False)
         self._count, self._tail, self._closed = 0, b"", False
         self._opening = b"" if opened else model.format.think[0].encode()
 

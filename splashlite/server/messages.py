@@ -13,7 +13,6 @@ from splashlite.server.messaging import Messaging
 from splashlite.server.plan import Ask
 from splashlite.server.problems import Problem, invalid
 from splashlite.server.serving import Serving
-from splashlite.server.template import Arguments
 
 
 class CacheControl(Strict):
@@ -75,7 +74,7 @@ class AssistantMessage(Strict):
         message = {"role": "assistant", "content": "".join(b.text for b in self.content if isinstance(b, TextBlock))}
         thinking = "".join(block.thinking for block in self.content if isinstance(block, ThinkingBlock))
         calls = [
-            {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": Arguments(block.input)}}
+            {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
             for block in self.content
             if isinstance(block, ToolUseBlock)
         ]

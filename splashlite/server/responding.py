@@ -115,7 +115,9 @@ class Responding:
         self._open: OutputItem | None = None
         self._logprobs: list[dict] = []
         self._texts: list[str] = []
-        shown = request.model_dump(mode="json", by_alias=True, exclude_none=True)
+        shown = request.model_dump(
+            mode="json", by_alias=True, exclude_none=True, include={"reasoning", "text", "tool_choice", "tools"}
+        )
         self.response = ResponseObject.of(
             id=self.id,
             object="response",
@@ -143,6 +145,9 @@ class Responding:
         )
 
     def begin(self) -> list[Event]:
+        """The stream's first events, once."""
+        if self.count:
+            return []
         return [self._whole("response.created"), self._whole("response.in_progress")]
 
     def events(self, step: Step) -> list[Event]:

@@ -283,10 +283,10 @@ async def respond(serving: Serving, store: Store, stored, request: ResponsesRequ
     async def frames(plans):
         nonlocal made
         made = Responding(plans[0], name, request)
-        for event in made.begin():
-            yield sse.event(event.json_bytes(), event.type)
         async with aclosing(serving.steps(plans[0])) as steps:
             async for step in steps:
+                for event in made.begin():
+                    yield sse.event(event.json_bytes(), event.type)
                 if isinstance(step, Progress):
                     yield sse.progress(step)
                     continue

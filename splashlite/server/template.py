@@ -13,13 +13,6 @@ RESERVED = {"messages", "tools", "documents", "add_generation_prompt", "continue
 RESERVED |= {"bos_token", "eos_token", "unk_token", "pad_token", "raise_exception", "strftime_now"}
 
 
-class Arguments(dict):
-    """Arguments of a past tool call: a mapping for templates that walk it, JSON for templates that print it."""
-
-    def __str__(self) -> str:
-        return json.dumps(self, ensure_ascii=False)
-
-
 class Template:
     """`text` is the template's source ("" where there is none), `variables` the names that it reads, `reasons` whether the
     model writes reasoning."""
@@ -29,6 +22,7 @@ class Template:
         source = tokenizer._fast.chat_template if tokenizer is not None else None
         self.text = "\n".join(source.values()) if isinstance(source, dict) else source or ""
         self.variables = _variables(self.text)
+        self._prints_arguments = self.takes_tools and _prints_arguments(tokenizer)
         self.reasons = bool(formats.of(self.text).think)
 
     @property
@@ -72,10 +66,12 @@ class Template:
     def render(self, messages: list[dict], tools: list[dict] | None, settings: dict) -> str:
         """The prompt's text. Raises UsageError when the template refuses the messages, Problem 400 when it runs too long."""
         given = {"tools": tools} if tools else {}
+        if self._prints_arguments:
+            messages = [_with_text_arguments(message) for message in messages]
         return _within(RENDER_S, lambda: self.tokenizer.render(messages, **given, **settings))
 
 
-def arguments(text: str, place: str) -> Arguments:
+def arguments(text: str, place: str) -> dict:
     """The arguments of a past call, which the APIs carry as JSON text."""
     try:
         content = json.loads(text or "{}")
@@ -83,7 +79,27 @@ def arguments(text: str, place: str) -> Arguments:
         raise invalid(place, "must be a JSON object written as a string") from None
     if not isinstance(content, dict):
         raise invalid(place, "must be a JSON object written as a string")
-    return Arguments(content)
+    return content
+
+
+def _prints_arguments(tokenizer) -> bool:
+    """Whether the template prints the arguments of past calls, which then must be text; others walk through a mapping."""
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"probe": "value"}}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    result = {"role": "tool", "content": "r", "tool_call_id": "c", "name": "f"}
+    messages = [{"role": "user", "content": "u"}, turn, result]
+    try:
+        return "{'probe'" in _within(RENDER_S, lambda: tokenizer.render(messages))
+    except UsageError:
+        return True
+
+
+def _with_text_arguments(message: dict) -> dict:
+    calls = [
+        each | {"function": each["function"] | {"arguments": json.dumps(each["function"]["arguments"], ensure_ascii=False)}}
+        for each in message.get("tool_calls", ())
+    ]
+    return message | {"tool_calls": calls} if calls else message
 
 
 def _variables(source: str) -> frozenset[str]:

@@ -4,6 +4,7 @@ A family says where a model keeps its decoder stack and what each layer carries 
 is mlx-lm's: the layers are called as they are, and no class is changed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -11,8 +12,14 @@ import mlx.nn as nn
 from mlx_lm.utils import MODEL_REMAPPING
 
 from splashlite.errors import SplashliteError
+from splashlite.target import gemma4
 
 ATTENTION, WINDOW, RECURRENT = "full attention", "sliding-window attention", "gated delta recurrence"
+
+
+def call_layers(backbone: nn.Module, ids: mx.array, x: mx.array):
+    """How to call attention layers over one block: call(index, layer, x, mask, rows) -> x."""
+    return lambda index, layer, x, mask, rows: layer(x, mask, cache=rows)
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,9 @@ class Stack:
     output_multiplier: float = 1.0
     final_logit_softcapping: float | None = None
     embedding_norm_eps: float | None = None  # a scaleless RMSNorm over the token embeddings
+    embedding_scale: float = 1.0
+    sharing: int = 0  # the last layers that have no rows of their own
+    begin: Callable = call_layers
 
 
 def _llama(model) -> Stack:
@@ -39,10 +49,13 @@ def _qwen3(model) -> Stack:
     return Stack(backbone, (ATTENTION,) * len(backbone.layers), None, _head(model, model.args))
 
 
+def _qwen3_next(model) -> Stack:
+    kinds = tuple(RECURRENT if layer.is_linear else ATTENTION for layer in model.model.layers)
+    return Stack(model.model, kinds, None, _head(model, model.args))
+
+
 def _qwen3_5(model) -> Stack:
-    text = model.language_model
-    kinds = tuple(RECURRENT if layer.is_linear else ATTENTION for layer in text.model.layers)
-    return Stack(text.model, kinds, None, _head(text, text.args))
+    return _qwen3_next(model.language_model)
 
 
 def _gpt_oss(model) -> Stack:
@@ -65,6 +78,21 @@ def _muse_glimmer(model) -> Stack:
     )
 
 
+def _gemma4(model) -> Stack:
+    model = getattr(model, "language_model", model)
+    backbone, args = model.model, model.args
+    return Stack(
+        backbone,
+        tuple(WINDOW if layer.layer_type == "sliding_attention" else ATTENTION for layer in backbone.layers),
+        backbone.window_size,
+        None if model.tie_word_embeddings else model.lm_head,
+        final_logit_softcapping=model.final_logit_softcapping,
+        embedding_scale=backbone.embed_scale,
+        sharing=args.num_kv_shared_layers,
+        begin=gemma4.begin,
+    )
+
+
 def _head(model, args) -> nn.Module | None:
     return None if args.tie_word_embeddings else model.lm_head
 
@@ -73,9 +101,12 @@ FAMILIES = {
     "llama": _llama,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3,
+    "qwen3_next": _qwen3_next,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": _qwen3_5,
     "gpt_oss": _gpt_oss,
+    "gemma4": _gemma4,
+    "gemma4_text": _gemma4,
     "muse_glimmer": _muse_glimmer,
 }
 
@@ -95,11 +126,15 @@ def stack_of(model: nn.Module) -> Stack:
 
 
 def embed(stack: Stack, ids: mx.array) -> mx.array:
-    """Token embeddings as the first decoder layer receives them: ids [B, L] -> [B, L, H]."""
+    """Token embeddings as a drafter borrows them: ids [B, L] -> [B, L, H], with the target's scale, before any norm."""
     rows = stack.backbone.embed_tokens(ids)
-    if stack.embedding_norm_eps is not None:
-        rows = mx.fast.rms_norm(rows, None, stack.embedding_norm_eps)
-    return rows
+    return rows if stack.embedding_scale == 1.0 else rows * stack.embedding_scale
+
+
+def first_input(stack: Stack, ids: mx.array) -> mx.array:
+    """What the first decoder layer receives: ids [B, L] -> [B, L, H]."""
+    rows = embed(stack, ids)
+    return rows if stack.embedding_norm_eps is None else mx.fast.rms_norm(rows, None, stack.embedding_norm_eps)
 
 
 def project(stack: Stack, rows: mx.array) -> mx.array:
@@ -107,8 +142,8 @@ def project(stack: Stack, rows: mx.array) -> mx.array:
     return stack.backbone.embed_tokens.as_linear(rows) if stack.head is None else stack.head(rows)
 
 
-def softcap(logits: mx.array, multiplier: float, cap: float | None) -> mx.array:
+def softcap(logits: mx.array, multiplier: float | None, cap: float | None) -> mx.array:
     """logits x multiplier, then cap x tanh(logits / cap) where a cap is set."""
-    if multiplier != 1.0:
+    if multiplier not in (None, 1.0):
         logits = logits * multiplier
     return logits if cap is None else mx.tanh(logits / cap) * cap

@@ -8,6 +8,7 @@ from mlx.utils import tree_map_with_path
 from mlx_lm.models import llama
 from mlx_lm.utils import load_model
 
+from splashlite import kernels
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.gguf import read_gguf
 from splashlite.pairs.keys import is_drafter
@@ -45,6 +46,7 @@ def load_target(path: Path, *, dtype: str | mx.Dtype | None = None) -> tuple[nn.
         wanted = wanted or (mx.float32 if on_cpu() else None)
         if wanted is not None:
             _cast(model, wanted)
+    kernels.use_quantized_rows(model)
     model.eval()
     mx.eval(model.parameters())
     return model, config

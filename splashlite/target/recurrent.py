@@ -24,8 +24,7 @@ def run(layer: nn.Module, x: mx.array, rows: RecurrentRows, *, commit: bool) -> 
 
 def _mix(attn: nn.Module, h: mx.array, rows: RecurrentRows, commit: bool) -> mx.array:
     _, R, _ = h.shape
-    qkv, b, a = attn.in_proj_qkv(h), attn.in_proj_b(h), attn.in_proj_a(h)
-    z = attn.in_proj_z(h).reshape(1, R, attn.num_v_heads, attn.head_v_dim)
+    qkv, z, b, a = _projections(attn, h)
 
     window = attn.conv_kernel_size - 1
     before = rows.conv if rows.conv is not None else mx.zeros((1, window, attn.conv_dim), h.dtype)
@@ -45,6 +44,16 @@ def _mix(attn: nn.Module, h: mx.array, rows: RecurrentRows, commit: bool) -> mx.
         y, state = kernels.gated_delta(q, *tape.recurrence(), _state(rows, attn), old, rows.accepted)
         rows.open(state, tape)
     return attn.out_proj(attn.norm(y, z).reshape(1, R, -1))
+
+
+def _projections(attn: nn.Module, h: mx.array) -> tuple[mx.array, ...]:
+    """h [1, R, H] -> qkv [1, R, C], z [1, R, Hv, Dv], b and a [1, R, Hv]; Qwen3-Next keeps them interleaved by key head."""
+    R = h.shape[1]
+    if "in_proj_qkvz" in attn:
+        q, k, v, z, b, a = attn.fix_query_key_value_ordering(attn.in_proj_qkvz(h), attn.in_proj_ba(h))
+        return mx.concatenate([part.reshape(1, R, -1) for part in (q, k, v)], axis=-1), z, b, a
+    z = attn.in_proj_z(h).reshape(1, R, attn.num_v_heads, attn.head_v_dim)
+    return attn.in_proj_qkv(h), z, attn.in_proj_b(h), attn.in_proj_a(h)
 
 
 def _state(rows: RecurrentRows, attn: nn.Module) -> mx.array:

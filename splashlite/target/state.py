@@ -28,14 +28,23 @@ class AttentionRows(KVCache):
     def can_return(self, length: int) -> bool:
         return length <= self.committed
 
-    def snapshot(self) -> int:
-        return self.committed
-
     def return_to(self, length: int) -> None:
+        """Take text back; a buffer of which most is empty then is given back too."""
         assert self.can_return(length), (length, self.committed)
+        if self.keys is not None and 2 * length < self.keys.shape[2]:
+            self.keys, self.values = self.cut(0, length) if length else (None, None)
         self.committed = self.offset = length
 
-    restore = return_to
+    def append(self, rows: list[mx.array]) -> None:
+        """Put keys and values [B, Hkv, R, D] behind the committed ones and commit them."""
+        self.offset = self.committed
+        self.update_and_fetch(*rows)
+        self.commit(rows[0].shape[2])
+
+    def cut(self, begin: int, end: int) -> list[mx.array]:
+        """Keys and values of positions [begin, end), on their own: no part of the buffer stays alive with them."""
+        assert 0 <= begin <= end <= self.committed, (begin, end, self.committed)
+        return [mx.contiguous(array[..., begin:end, :]) for array in self.buffers()]
 
     def arrays(self) -> list[mx.array]:
         """The committed rows, [B, Hkv, L, D] each."""
@@ -57,10 +66,6 @@ class WindowRows(TemporalRows):
         super().__init__(window)
         self.offset = 0
 
-    @property
-    def committed(self) -> int:
-        return self.end
-
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         seen = self.write(keys, values)
         self.offset = self.end + keys.shape[2]
@@ -80,8 +85,8 @@ class WindowRows(TemporalRows):
         self.offset = self.end
 
     def return_to(self, length: int) -> None:
-        assert self.can_return(length), (length, self.first, self.end)
-        self.end = self.offset = length
+        super().return_to(length)
+        self.offset = length
 
     def restore(self, saved: tuple) -> None:
         super().restore(saved)
@@ -139,8 +144,8 @@ class RecurrentRows:
         if self.tape is not None:
             k, v, g, beta = self.tape.recurrence()
             first = (k[:, :1], k[:, :1], v[:, :1], g[:, :1], beta[:, :1])
-            _, self.state = kernels.gated_delta(*first, self.state, self.tape.recurrence(), self.accepted)
-            self.tape, self.accepted = None, 0
+            _, state = kernels.gated_delta(*first, self.state, self.tape.recurrence(), self.accepted)
+            self.state, self.tape, self.accepted = state, None, 0
         return self.state
 
     def can_return(self, length: int) -> bool:
@@ -151,11 +156,12 @@ class RecurrentRows:
         if length == 0:
             self.__init__()
 
-    def snapshot(self) -> tuple:
-        return (self.committed, self.settled(), self.conv)
+    def snapshot(self) -> tuple[int, list[mx.array]]:
+        """The position, and the recurrent and convolution state there; shares them, copies nothing."""
+        return self.committed, [self.settled(), self.conv]
 
-    def restore(self, saved: tuple) -> None:
-        self.committed, self.state, self.conv = saved
+    def restore(self, saved: tuple[int, list[mx.array]]) -> None:
+        self.committed, (self.state, self.conv) = saved
         self.offset, self.tape, self.accepted = self.committed, None, 0
 
     def arrays(self) -> list[mx.array]:
@@ -191,13 +197,10 @@ class TargetState:
         for layer in self.layers:
             layer.return_to(length)
 
-    def snapshot(self) -> list:
-        """Enough to come back to this position while the rows before it stand; costs no copy of attention rows."""
-        return [layer.snapshot() for layer in self.layers]
-
-    def restore(self, saved: list) -> None:
-        for layer, entry in zip(self.layers, saved, strict=True):
-            layer.restore(entry)
+    @property
+    def lasting(self) -> list:
+        """The layers whose rows stay where they are until text is taken back; all others only know where they stand."""
+        return [layer for layer in self.layers if isinstance(layer, AttentionRows)]
 
     def arrays(self) -> list[mx.array]:
         """Every array that the committed state consists of, layer by layer: what two equal states share bit for bit."""

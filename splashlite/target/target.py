@@ -40,22 +40,20 @@ class Target:
         return len(self.layers)
 
     def new_state(self) -> TargetState:
-        window = self.stack.window
-        return TargetState(
-            [WindowRows(window) if kind == families.WINDOW else ROWS[kind]() for kind in self.stack.kinds]
-        )
+        window, owning = self.stack.window, self.stack.kinds[: self.num_layers - self.stack.sharing]
+        return TargetState([WindowRows(window) if kind == families.WINDOW else ROWS[kind]() for kind in owning])
 
     def embed(self, ids: mx.array) -> mx.array:
-        """ids [B, L] -> [B, L, H], as the drafter borrows it: the embedding table's own rows."""
-        return self.stack.backbone.embed_tokens(ids)
+        """ids [B, L] -> [B, L, H], as the drafter borrows it: the scaled embedding, before any norm."""
+        return families.embed(self.stack, ids)
 
     def head(self, rows: mx.array, multiplier: float | None = None, cap: float | None = None) -> mx.array:
         """Logits of rows after a final norm: [B, L, H] -> [B, L, V].
 
-        `multiplier` and `cap` replace the target's own output multiplier and softcap (a drafter may state its own).
+        A drafter that states a `multiplier` or a `cap` is read with its own; one that states neither with the target's.
         """
-        multiplier = self.stack.output_multiplier if multiplier is None else multiplier
-        cap = self.stack.final_logit_softcapping if cap is None else cap
+        if multiplier is None and cap is None:
+            multiplier, cap = self.stack.output_multiplier, self.stack.final_logit_softcapping
         return families.softcap(families.project(self.stack, rows), multiplier, cap)
 
     def prefill(self, state: TargetState, ids: mx.array) -> mx.array | None:
@@ -71,14 +69,16 @@ class Target:
         return Seen(self.head(self.stack.backbone.norm(rows))[0], features)
 
     def _run(self, state: TargetState, ids: mx.array, *, commit: bool) -> tuple[mx.array, mx.array | None]:
-        x, tapped = families.embed(self.stack, ids), {}
+        x, tapped = families.first_input(self.stack, ids), {}
+        call = self.stack.begin(self.stack.backbone, ids, x)
         causal = None if ids.shape[1] == 1 else "causal"
         window_mask = next((rows.mask(ids.shape[1]) for rows in state.layers if isinstance(rows, WindowRows)), None)
-        for index, (layer, kind, rows) in enumerate(zip(self.layers, self.stack.kinds, state.layers, strict=True)):
+        all_rows = state.layers + [None] * self.stack.sharing
+        for index, (layer, kind, rows) in enumerate(zip(self.layers, self.stack.kinds, all_rows, strict=True)):
             if kind == families.RECURRENT:
                 x = recurrent.run(layer, x, rows, commit=commit)
             else:
-                x = layer(x, window_mask if kind == families.WINDOW else causal, cache=rows)
+                x = call(index, layer, x, window_mask if kind == families.WINDOW else causal, rows)
             if index in self.taps:
                 tapped[index] = x
         features = mx.concatenate([tapped[i] for i in self.taps], axis=-1) if self.taps else None

@@ -187,6 +187,21 @@ def test_a_stopped_stream_ends_at_once_and_closes_the_engines():
     worker.close()
 
 
+def test_a_stop_that_comes_too_early_for_the_engine_still_ends_the_stream():
+    """An engine forgets a stop that comes before its reply begins."""
+    worker = Worker(lambda: Engine(delay=0.02))
+    engine = worker.engine.result()
+    engine.stop = lambda: None
+    worker.stream("long", max_tokens=2000).stop()
+    stream = worker.stream("long", max_tokens=2000)
+    next(iter(stream))
+    stream.stop()
+    began = time.monotonic()
+    assert "".join(piece.text for piece in worker.stream("next")) == "You said: next"
+    assert time.monotonic() - began < 1
+    worker.close()
+
+
 def test_an_error_reaches_the_one_who_asked_and_the_thread_goes_on():
     worker = Worker(Engine)
     worker.engine.result()

@@ -38,7 +38,7 @@ def answered(terminal, count=1):
 
 def test_first_line_reply_and_last_line(chat):
     terminal = chat()
-    terminal.wait("fake-135M (4-bit, float32) · drafter fake-dflash2 · width 1–8 · 654 MB in memory")
+    terminal.wait("fake-135M (4-bit, float32) · drafter fake-dflash2 · width 1–8 · 654 MB")
     terminal.ask("hello")
     text = answered(terminal)
     assert "You said: hello" in text
@@ -224,7 +224,7 @@ def test_every_command_is_in_help_and_every_setting_in_set(chat):
         terminal.ask("/set")
         text = terminal.wait("speculative")
         assert all(f"\n{name}" in text for name in SETTINGS)
-        assert "default (0.5)" in text
+        assert "0.5 (default)" in text
 
 
 def test_mistakes_are_named(chat):
@@ -260,13 +260,16 @@ def test_control_sequences_are_shown_not_obeyed(chat):
         assert terminal.style("red").fg == "default"
 
 
-def test_bytes_that_are_not_text_do_not_end_the_chat(chat):
+def test_bytes_that_are_not_text_do_not_end_the_chat(chat, tmp_path):
     with ready(chat()) as terminal:
         terminal.send(b"caf\xff\xe9 au lait\r")
         terminal.wait("not UTF-8")
         answered(terminal)
+        terminal.ask(f"/save {tmp_path}/talk.json")
+        terminal.wait("saved")
         terminal.ask("/exit")
         assert terminal.wait_exit() == 0
+    assert json.loads((tmp_path / "talk.json").read_text())["turns"][0]["content"] == "caf\ufffd\ufffd au lait"
 
 
 def test_markdown_code_and_tables(chat):
@@ -288,7 +291,7 @@ def test_thinking_is_folded_to_one_line(chat):
         answered(terminal)
         text = terminal.text()
         assert "first this" not in text and "<think>" not in text
-        assert "(/show thinking)\nThe answer." in text
+        assert "> think\nthought for" in text and "(/show thinking)\nThe answer." in text
         terminal.ask("/show thinking")
         terminal.wait("first this\nthen that")
 
@@ -386,6 +389,9 @@ def test_chat_is_a_filter_without_a_terminal(tmp_path):
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.decode() == "You said: notes.md:\n\nsome notes\n\nwhat is in it?\nsecond line\n"
     assert piped("chat", stdin="escape").stdout.startswith(b"a \x1b[31mred")
+    assert piped("chat", stdin="think").stdout == b"The **answer**.\n"
+    cut = piped("chat", "--max-tokens", "12", stdin="think")
+    assert cut.returncode == 1 and cut.stdout == b"" and b"in the middle of a thought" in cut.stderr
 
 
 def test_input_that_is_not_text_is_refused():

@@ -147,11 +147,12 @@ def test_a_draw_never_lands_on_a_candidate_without_probability():
     assert {walk(inputs, temperature=1.0, uniforms=mx.array([u]))[1][0] for u in (0.0, 0.5, 1 - 2.0**-24)} <= {1, 3}
 
 
-def test_a_score_that_is_not_a_number_shows():
+def test_a_score_that_is_not_a_number_counts_as_the_largest():
     inputs = walk_inputs()
+    inputs[1][1, 2:4] = np.inf, np.nan
     inputs[1][2, 5] = np.nan
     _, picks, scores = walk(inputs)
-    assert picks[2] == 5 and np.isnan(scores[2, 5])
+    assert picks[1:3] == [2, 5] and np.isnan(scores[2, 5])
 
 
 # ---- top-k and argmax ----

@@ -66,6 +66,7 @@ def test_greedy_decoding_on_the_metal_sources_writes_the_references_text(pair, l
     assert set(emulated.stats.kernels.values()) == {"emulator"}
 
 
+@pytest.mark.slow
 def test_a_quantized_target_verifies_its_blocks_on_the_metal_sources(pair, launched):
     target, drafter = pair
     tiny.FAMILIES["wide_hybrid"] = (qwen3_5, WIDE)

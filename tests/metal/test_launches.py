@@ -38,7 +38,7 @@ def test_no_part_moves_more_weights_than_it_must(cycle):
 def test_the_documented_table_is_the_counted_one():
     text = DOCS.read_text()
     for row in launches.table():
-        assert row in text
+        assert row in text, f"docs/kernels.md has to say: {row}"
 
 
 def test_counting_follows_views_and_counts_what_is_launched():

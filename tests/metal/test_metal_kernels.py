@@ -137,7 +137,9 @@ def logits_of(kind, shape, seed=0):
         return mx.random.randint(-3, 3, shape, key=mx.random.key(seed)).astype(F32)
     if kind == "all equal":
         return mx.zeros(shape)
-    special = mx.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1.0])
+    # GPUs may take denormal numbers for zero, in plain operations too.
+    tiny = 1e-30 if mx.metal.is_available() else 1e-40
+    special = mx.array([np.nan, np.inf, -np.inf, 0.0, -0.0, tiny, -tiny, 1.0])
     return special[mx.random.randint(0, 8, shape, key=mx.random.key(seed))]
 
 
@@ -295,7 +297,7 @@ PROJECTIONS = [  # inputs, outputs of the 27B target and its drafter
     (5120, 12288),
     (5120, 1024),
     (5120, 48),
-    (5120, 248_320),
+    pytest.param(5120, 248_320, marks=pytest.mark.slow),
     (25_600, 5120),
     (4096, 5120),
     (5120, 4096),

@@ -41,7 +41,7 @@ def byte_tokenizer(template: str | None = PLAIN) -> Tokenizer:
 
 class Session:
     def __init__(self, target=None, drafter=None):
-        self.resets = 0
+        self.resets, self.prompt, self.done = 0, None, 0
 
     def reset(self):
         self.resets += 1
@@ -60,7 +60,7 @@ class Engine:
         self.sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         self.session, self.on_prefill = Session(), lambda done, total: None
         self.say, self.cut, self.pause_s, self.chunk = say, cut, pause_s, chunk
-        self.steps, self.order, self.options, self.read = 0, [], None, {}
+        self.steps, self.order, self.options = 0, [], None
 
     def describe(self):
         return {"target": "scripted", "drafter": None, "block_size": 8}
@@ -75,13 +75,15 @@ class Engine:
         text = self.tokenizer.decode(prompt)
         said = self.say(text) if callable(self.say) else self.say
         stats = Stats(prompt_tokens=len(prompt), speculation="on" if options.get("speculative", True) else "off: speculative=False")
-        began, end = self.read.get(id(self.session), 0), len(prompt) - 1
+        session, end = self.session, len(prompt) - 1
+        began = session.done if session.prompt == prompt else 0
+        session.prompt = prompt
         for done in range(began, end, self.chunk):
             self.on_prefill(done, end)
             self._step()
-            self.read[id(self.session)] = min(done + self.chunk, end)
+            session.done = min(done + self.chunk, end)
         self.on_prefill(end, end)
-        self.read.pop(id(self.session), None)
+        session.prompt = None
         stats.prefill_ms, stats.cached_tokens = 1.0, began
         self.order.append(text)
         if isinstance(said, BaseException):

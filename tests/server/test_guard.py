@@ -5,7 +5,7 @@ import time
 
 import pytest
 import wire
-from scripted import Engine
+from scripted import Engine, serving
 from splashlite.server import body, guard, protocol
 from wire import CHAT, get, post, raw
 
@@ -13,18 +13,28 @@ SAID = "All is well."
 KEY = "a-key-of-mine"
 
 
-@pytest.fixture
-def port(serve):
-    server = serve(Engine(SAID)).server
-    yield server.port
-    assert post(server.port, CHAT).json["choices"][0]["message"]["content"] == SAID
+@pytest.fixture(scope="module")
+def open_server():
+    with serving(Engine(SAID)) as server:
+        yield server.port
+
+
+@pytest.fixture(scope="module")
+def keyed_server():
+    with serving(Engine(SAID), key=KEY, hosts=["mac.local"], origins=["https://app.example"]) as server:
+        yield server.port
 
 
 @pytest.fixture
-def keyed(serve):
-    server = serve(Engine(SAID), key=KEY, hosts=["mac.local"], origins=["https://app.example"]).server
-    yield server.port
-    good = post(server.port, CHAT, headers={"Authorization": f"Bearer {KEY}"})
+def port(open_server):
+    yield open_server
+    assert post(open_server, CHAT).json["choices"][0]["message"]["content"] == SAID
+
+
+@pytest.fixture
+def keyed(keyed_server):
+    yield keyed_server
+    good = post(keyed_server, CHAT, headers={"Authorization": f"Bearer {KEY}"})
     assert good.json["choices"][0]["message"]["content"] == SAID
 
 
@@ -298,7 +308,7 @@ def test_what_is_wrong_or_not_supported_is_refused_with_its_name(port, change, f
 )
 def test_the_same_in_the_other_apis(port, path, request_, field):
     answer = post(port, request_, path=path)
-    assert answer.status == 400 and field in answer.error["message"], answer.body
+    assert answer.status == 400 and field in (answer.error.get("param") or "") + answer.error["message"], answer.body
     assert ("param" in answer.error) != path.startswith("/v1/messages")
 
 

@@ -2,15 +2,18 @@
 
 import random
 import threading
+from copy import copy
 
 import mlx.core as mx
 import pytest
 from sessions.whole import KINDS, PROMPT, make_pair, reading, same_as_cold
 from tiny import BLOCK, Scripted, make_engine, random_prompt
 
+from splashlite.sessions import Session, Store
+
 pytestmark = pytest.mark.exact
 
-SAID = 13
+SAID = 9
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -53,33 +56,35 @@ def test_what_was_read_before_is_not_read_again(pair):
 
 @pytest.mark.parametrize("rewritten", [False, True], ids=["kept", "rewritten"])
 def test_a_chat_reads_only_what_is_new(pair, rewritten):
-    """A reply that the client keeps is not read again; one that it rewrites (thinking cut out) is, and nothing else."""
+    """A reply that the client keeps is not read again; one that it rewrites (thinking cut out) is, and nothing before it."""
     engine, text, read = make_engine(*pair), [], 0
     for turn in range(4):
         prompt = text + random_prompt(11 + turn, seed=turn)
         reply = says(engine, prompt)
-        assert reply.stats.cached_tokens == read
+        assert reply.stats.cached_tokens - read in ((0, 1) if rewritten and read else (0,))
         assert reply.tokens == says(make_engine(*pair), prompt).tokens
         same_as_cold(engine.session, *pair)
-        text = prompt + ([3, *reply.tokens[5:]] if rewritten else reply.tokens)
+        text = prompt + ([3, *reply.tokens[4:]] if rewritten else reply.tokens)
         read = len(prompt) - 1 if rewritten else len(text) - 1
 
 
-def test_prompts_that_share_prefixes_in_any_order(pair):
-    dice = random.Random(7)
-    stems = [random_prompt(n, seed=n) for n in (9, 24, 40)]
-    engine, texts = make_engine(*pair), [stem[:] for stem in stems]
-    cached = 0
-    for step in range(24):
-        text = dice.choice(texts)
-        prompt = text[: dice.randint(1, len(text))] + random_prompt(dice.randint(0, 12), seed=step)
-        length = dice.choice([0, 1, 5, BLOCK, 12])
-        reply = engine.generate(prompt, max_tokens=length, speculative=dice.random() < 0.8)
-        assert reply.tokens == make_engine(*pair).generate(prompt, max_tokens=length).tokens
-        same_as_cold(engine.session, *pair)
-        cached += reply.stats.cached_tokens
-        texts.append(prompt + reply.tokens)
-    assert cached > 200
+@pytest.mark.parametrize("limit", [100_000, 1 << 30], ids=["tight", "ample"])
+def test_prompts_that_share_prefixes_in_any_order(pair, limit, monkeypatch):
+    dice, cached, read = random.Random(7), 0, 0
+    with reading(16, monkeypatch):
+        engine, texts = make_engine(*pair), [random_prompt(n, seed=n) for n in (9, 24, 40)]
+        engine.session = Session(*pair, Store(limit))
+        for step in range(16):
+            text = dice.choice(texts)
+            prompt = text[: dice.randint(1, len(text))] + random_prompt(dice.randint(0, 12), seed=step)
+            length = dice.choice([0, 1, 5, BLOCK, 12])
+            reply = engine.generate(prompt, max_tokens=length, speculative=dice.random() < 0.8)
+            assert reply.tokens == make_engine(*pair).generate(prompt, max_tokens=length).tokens
+            assert engine.session.store.nbytes <= limit
+            same_as_cold(engine.session, *pair)
+            cached, read = cached + reply.stats.cached_tokens, read + len(prompt)
+            texts.append(prompt + reply.tokens)
+    assert cached > (read / 5 if limit > 1e6 else 0)
 
 
 ENDINGS = {}
@@ -131,7 +136,8 @@ def by_an_exception_in_the_prefill(engine):
 
 @ending
 def by_an_exception_in_a_verify(engine):
-    verify, calls = engine.target.verify, []
+    target = engine.target = copy(engine.target)
+    verify, calls = target.verify, []
 
     def fails(state, ids):
         calls.append(ids)
@@ -140,19 +146,18 @@ def by_an_exception_in_a_verify(engine):
             raise MemoryError("no room")
         return seen
 
-    engine.target.verify = fails
+    target.verify = fails
     with pytest.raises(MemoryError):
         engine.generate(PROMPT, max_tokens=30)
-    del engine.target.verify
+    del target.verify
 
 
 @pytest.mark.parametrize("how", ENDINGS)
-@pytest.mark.parametrize("right", [0, 3, BLOCK - 1])
-def test_however_a_reply_ends_the_next_is_that_of_a_cold_engine(pair, how, right, monkeypatch):
+def test_however_a_reply_ends_the_next_is_that_of_a_cold_engine(pair, how, monkeypatch):
     target, drafter = pair
     truth = PROMPT + make_engine(target).generate(PROMPT, max_tokens=40).tokens
     with reading(16, monkeypatch):
-        engine = make_engine(target, Scripted(drafter, truth, right), tokenizer=Letters(), eos_ids=frozenset())
+        engine = make_engine(target, Scripted(drafter, truth, lambda call: 3 * call % BLOCK), tokenizer=Letters(), eos_ids=frozenset())
         ENDINGS[how](engine)
         if engine.session.whole():
             same_as_cold(engine.session, target, drafter)
@@ -174,16 +179,10 @@ def test_load_on_one_thread_and_generate_on_others(tmp_path):
 
 
 class Letters:
-    """A tokenizer of one letter per token, for stop strings."""
+    """A tokenizer of one character per token, for stop strings."""
 
-    decoder = ({"type": "Fuse"},)
+    decoder = ({"type": "ByteLevel"},)
     eos_ids = frozenset()
 
     def id_to_token(self, token):
-        return chr(0x4E00 + token)
-
-    def decode(self, ids):
-        return "".join(map(self.id_to_token, ids))
-
-    def __len__(self):
-        return 160
+        return chr(33 + token % 90)
