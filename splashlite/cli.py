@@ -214,17 +214,17 @@ def doctor(pair, port, as_json, **halves):
     from splashlite.pairs.resolve import resolve
 
     resolved = resolve(pair, target=halves["target"], drafter=halves["drafter"])
-    return report.doctor(resolved, partial(load, pair, None, **halves), as_json=as_json, port=port)
+    return report.doctor(resolved, partial(load, pair, None, calibrate="again", **halves), as_json=as_json, port=port)
 
 
-def load(pair, progress, *, target, drafter, draft_bits, context):
-    """The engine that `load_options` describe; progress(label, done_bytes, total_bytes) hears of downloads."""
+def load(pair, progress, *, target, drafter, draft_bits, context, calibrate="auto"):
+    """The engine that `load_options` describe; progress(label, done, total) hears of downloads and measurements."""
     import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
     from splashlite.engine import open_pair
     from splashlite.pairs.resolve import resolve
 
-    resolved = resolve(pair, target=target, drafter=drafter)
-    return open_pair(resolved, draft_bits=int(draft_bits) if draft_bits else None, context=context, progress=progress)
+    resolved, bits = resolve(pair, target=target, drafter=drafter), int(draft_bits) if draft_bits else None
+    return open_pair(resolved, draft_bits=bits, context=context, calibrate=calibrate, progress=progress)
 
 
 def main() -> None:
@@ -233,10 +233,11 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    debug = "--debug" in arguments
+    """Run one command line; returns the exit code. With --debug an error is raised as it came."""
+    debug, log, shown = "--debug" in arguments, logging.getLogger("splashlite"), logging.StreamHandler()
     if debug:
-        logging.getLogger("splashlite").addHandler(logging.StreamHandler())
-        logging.getLogger("splashlite").setLevel(logging.DEBUG)
+        log.addHandler(shown)
+        log.setLevel(logging.DEBUG)
     try:
         return splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
     except click.ClickException as error:
@@ -252,6 +253,8 @@ def run(arguments: list[str]) -> int:
             raise
         print(f"splashlite: {explained(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
+    finally:
+        log.removeHandler(shown)
 
 
 def explained(error: Exception) -> str:

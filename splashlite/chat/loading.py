@@ -20,8 +20,8 @@ class Loading(logging.Handler):
         self.worker = None
 
     def progress(self, label: str, done: int, total: int | None) -> None:
-        """A load's report of its bytes; called on the engine's thread."""
-        self._line = bar(label, done, total, size)
+        """A load's report of what it downloads or measures; called on the engine's thread."""
+        self._line = bar(label, done, total)
 
     def emit(self, record: logging.LogRecord) -> None:
         self._notes.append(record.getMessage())
@@ -42,9 +42,13 @@ class Loading(logging.Handler):
             self._screen.dim(first_line(engine, self._width))
 
 
-def bar(label: str, done: int, total: int | None, unit) -> str:
-    """One line of progress; `unit` puts an amount into words."""
+def bar(label: str, done: int, total: int | None) -> str:
+    """One line of progress; amounts from a million on are bytes."""
     if not total:
-        return f"{label} {unit(done)}" if done else label
+        return f"{label} {_amount(done)}" if done else label
     full = min(20, 20 * done // total)
-    return f"{label} {'━' * full}{'─' * (20 - full)} {unit(done)} of {unit(total)}"
+    return f"{label} {'━' * full}{'─' * (20 - full)} {_amount(done)} of {_amount(total)}"
+
+
+def _amount(count: int) -> str:
+    return size(count) if count >= 1_000_000 else f"{count:,}"

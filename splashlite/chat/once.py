@@ -7,7 +7,7 @@ from rich.console import Console
 
 from splashlite.chat.conversation import Conversation, decoded
 from splashlite.chat.loading import bar
-from splashlite.chat.numbers import last_line, size
+from splashlite.chat.numbers import last_line
 from splashlite.chat.screen import Screen
 from splashlite.chat.thinking import Thinking, longest_reply, require_template
 from splashlite.chat.visible import visible
@@ -72,8 +72,8 @@ def answer(load, conversation: Conversation, template: dict, **options) -> None:
 def _loaded(load):
     """(screen for what is not the reply, engine)."""
     aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
-    engine = load(lambda *report: aside.status(bar(*report, size)))
-    engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total, "{:,}".format))
+    engine = load(lambda *report: aside.status(bar(*report)))
+    engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total))
     return aside, engine
 
 

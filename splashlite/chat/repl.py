@@ -81,8 +81,7 @@ def turn(chat: Chat, text: str) -> None:
             known = text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             if known != text:
                 chat.screen.dim("some bytes of that are not UTF-8: they became \ufffd")
-            text = known
-            chat.conversation.ask(text)
+            chat.conversation.ask(known)
             reply(chat)
     except SplashliteError as error:
         if chat.loading.done() and chat.worker.engine.exception():
@@ -94,18 +93,20 @@ def turn(chat: Chat, text: str) -> None:
 
 
 def reply(chat: Chat) -> None:
-    """Answer the conversation's last question. Ctrl-C ends the reply and keeps what was said of it."""
-    answer = Answer(chat)
+    """Answer the conversation's last question. Ctrl-C ends the reply and keeps what was said of it; a question that got
+    no answer goes back into the input line."""
+    answer, question = Answer(chat), chat.conversation.turns[-1]["content"]
     try:
         with silent_keyboard(), interrupts() as interrupted:
             if ready(chat, interrupted):
                 answer.run(interrupted)
     finally:
         chat.conversation.answer(answer.text)
+        chat.draft = "" if answer.text.strip() else question
     if interrupted.is_set() and answer.text.strip():
         chat.screen.dim("stopped; what was said is kept")
     elif not answer.text.strip():
-        chat.screen.dim("nothing was answered, so the question was taken back (the up key finds it)")
+        chat.screen.dim("nothing was answered; the question is back in the input line")
 
 
 def ready(chat: Chat, interrupted: threading.Event) -> bool:
@@ -137,7 +138,7 @@ class Answer:
         options = {"max_tokens": longest_reply(chat.engine), **chat.settings}
         stream = chat.worker.stream(messages, chat_template_kwargs=chat.template, **options)
         interrupted.then(stream.stop)
-        stream.on_prefill = lambda done, total: chat.screen.status(bar("reading tokens", done, total, "{:,}".format))
+        stream.on_prefill = lambda done, total: chat.screen.status(bar("reading tokens", done, total))
         chat.screen.status("reading")
         self._began = time.monotonic()
         try:

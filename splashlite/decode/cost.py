@@ -4,6 +4,7 @@ import json
 import os
 import platform
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
@@ -108,8 +109,12 @@ def kept(key: str) -> Costs | None:
 
 
 def keep(key: str, costs: Costs) -> None:
-    folder = cache_folder() / "costs"
-    folder.mkdir(exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
-        json.dump(asdict(costs), file)
-    os.replace(file.name, folder / f"{key}.json")
+    """Keep costs for the next start; a cache folder that cannot be written is named in a warning, and measured again then."""
+    try:
+        folder = cache_folder() / "costs"
+        folder.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+            json.dump(asdict(costs), file)
+        os.replace(file.name, folder / f"{key}.json")
+    except OSError as problem:
+        warnings.warn(f"the measured costs cannot be kept: {problem}", RuntimeWarning, stacklevel=2)

@@ -123,6 +123,7 @@ class Loop:
         if len(context.pending) > PENDING:
             self.drafter.absorb(context)
         draft = self.drafter.propose(self.target, anchor, context, n, self.sampler.chance(position + 1))
+        mx.async_eval(draft.tokens)  # the device drafts while the host builds the verification
         self._clock(self.stats.draft_ms, began, draft.tokens)
         return draft
 

@@ -45,6 +45,7 @@ class Adaptive:
         self.ms = costs.cycle_ms()
         self.survival = survival
         self.until_probe = 0  # plain cycles still to go; while parked
+        self._why = ""
 
     @property
     def parked(self) -> bool:
@@ -71,6 +72,8 @@ class Adaptive:
         plain, ms = self.ms[0], self.ms[rows - 1]
         if expected[rows - 1] / ms > (1 + GAIN) / plain:
             return
+        drafted = ms / expected[rows - 1]
+        self._why = f"plain decoding is faster here, {plain:.1f} ms a token against {drafted:.1f} ms with {rows - 1} drafts"
         loss = max(ms - expected[rows - 1] * plain, 0.0)
         self.until_probe = min(max(ceil(loss / (PROBE_LOSS * plain)), PROBE_EVERY[0]), PROBE_EVERY[1])
 
@@ -79,10 +82,8 @@ class Adaptive:
         return max(range(2, len(self.ms) + 1), key=lambda rows: expected[rows - 1] / self.ms[rows - 1])
 
     def reason(self) -> str:
-        """Why plain decoding is preferred, in words."""
-        rows = self._best_draft()
-        drafted = self.ms[rows - 1] / self.survival.expected_tokens()[rows - 1]
-        return f"plain decoding is faster here, {self.ms[0]:.0f} ms a token against {drafted:.0f} ms with drafts"
+        """Why plain decoding was preferred when it last was, in words."""
+        return self._why
 
 
 def same_kind(a: int, b: int) -> bool:

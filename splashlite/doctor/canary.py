@@ -1,16 +1,12 @@
-"""What a loaded pair does: its kernels, what a cycle costs at every width, and whether the drafter changes the text."""
+"""What a loaded pair does: its kernels, what a cycle costs, and whether the drafter changes the text."""
 
 from collections.abc import Iterator
-from itertools import islice, zip_longest
-from statistics import median
 
 from splashlite.doctor.finding import FINE, PROBLEM, WARNING, Finding
+from splashlite.evaluate.agree import parting
 
 ASKED = "Explain step by step why the sky is blue during the day and red in the evening."
 TOKENS = 64
-CYCLES = 6  # measured per width
-# The largest gap between two logits (a difference of log-probabilities) that rounding alone can turn around.
-NEAR_TIE = {"float32": 0.01, "float16": 0.1, "bfloat16": 0.5}
 
 
 def kernels(engine) -> Finding:
@@ -30,7 +26,7 @@ def kernels(engine) -> Finding:
 
 def canary(engine) -> Iterator[Finding]:
     """Greedy tokens with and without the drafter must agree, or part at a near tie; acceptance must be plausible."""
-    plain = _greedy(engine)
+    plain = _greedy(engine, speculative=False)
     if engine.drafter is None:
         yield Finding(
             "canary",
@@ -39,62 +35,53 @@ def canary(engine) -> Iterator[Finding]:
         )
         return
     drafted = _greedy(engine, width=engine.drafter.block_size)
-    yield _agreement(plain, drafted, engine.describe()["dtype"])
+    yield _agreement(engine, plain, drafted)
     yield _acceptance(drafted.stats, engine.drafter.block_size)
-    yield _speed(plain.stats.decode_tps, drafted.stats.decode_tps)
+    yield _speed(plain.stats, _greedy(engine).stats)
 
 
-def _speed(plain: float, drafted: float) -> Finding:
-    what = f"{plain:.1f} tok/s without the drafter, {drafted:.1f} with it ({drafted / plain:.2f} times)"
-    if drafted < 0.95 * plain:
+def cost_curve(engine) -> Finding:
+    """Milliseconds of drafting and verifying per cycle at each width, as measured when the pair was loaded."""
+    if engine.costs is None:
+        return Finding("cost", WARNING, "what a cycle costs here was not measured", "load the pair with its drafter")
+    curve = ", ".join(f"{width}: {ms:.1f}" for width, ms in enumerate(engine.costs.cycle_ms(), start=1))
+    return Finding("cost", FINE, f"ms per cycle by width: {curve}")
+
+
+def _speed(plain, chosen) -> Finding:
+    """Plain decoding against what a reply does by itself, at the widths that it chose."""
+    ratio = chosen.decode_tps / plain.decode_tps
+    width = chosen.rows / chosen.cycles if chosen.cycles else 0
+    what = (
+        f"{plain.decode_tps:.1f} tok/s without the drafter, {chosen.decode_tps:.1f} with it ({ratio:.2f} times), "
+        f"{width:.1f} rows per cycle, speculation {chosen.speculation}"
+    )
+    if ratio < 0.9:
         return Finding("speed", WARNING, what, "the drafter costs more than it brings here: --speculative off")
     return Finding("speed", FINE, what)
 
 
-def cost_curve(engine) -> Finding:
-    """Milliseconds of drafting and verifying per cycle at widths that are powers of two, measured here and now."""
-    block = engine.drafter.block_size
-    widths = [width for width in (1, 2, 4, 8, 16, 32) if width < block] + [block]
-    before, engine.timing = engine.timing, True
-    try:
-        costs = [(width, _cycle_ms(engine, width)) for width in widths]
-    finally:
-        engine.timing = before
-    curve = ", ".join(f"{width}: {ms:.1f}" for width, ms in costs)
-    return Finding("cost", FINE, f"ms per cycle by width: {curve}; by default a cycle verifies up to {block} rows")
+def _prompt(engine) -> list[int]:
+    if engine.tokenizer is None:
+        return list(range(1, 17))
+    return engine.encode([{"role": "user", "content": ASKED}] if engine.tokenizer.has_chat_template else ASKED)
 
 
-class Run:
-    """One greedy run: tokens, and at each position the gap between the two best log-probabilities."""
-
-    def __init__(self, pieces):
-        self.tokens, self.gaps, self.stats = [], [], None
-        for piece in pieces:
-            self.tokens += piece.tokens
-            self.stats = piece.stats
-            for each in (piece.logprobs or [])[: len(piece.tokens)]:
-                (_, best), (_, second) = each.top[:2]
-                self.gaps.append(best - second)
-
-
-def _greedy(engine, width: int | None = None) -> Run:
-    """The canary's text at a fixed width, or without the drafter; the engine's own choice might be plain."""
-    prompt = [{"role": "user", "content": ASKED}] if engine.tokenizer and engine.tokenizer.has_chat_template else None
-    prompt = prompt or (ASKED if engine.tokenizer else list(range(1, 17)))
+def _greedy(engine, **how):
+    """The canary's reply; `how` is a fixed width, or speculative=False."""
     options = {"max_tokens": TOKENS, "temperature": 0, "top_k": 0, "top_p": 1, "min_p": 0}
-    return Run(engine.stream(prompt, speculative=width is not None, width=width, logprobs=2, **options))
+    return engine.generate(_prompt(engine), **options, **how)
 
 
-def _agreement(plain: Run, drafted: Run, dtype: str) -> Finding:
-    parted = next((i for i, (a, b) in enumerate(zip_longest(plain.tokens, drafted.tokens)) if a != b), None)
-    if parted is None:
+def _agreement(engine, plain, drafted) -> Finding:
+    where = parting(engine.target, _prompt(engine), drafted.tokens, plain.tokens)
+    if where is None:
         return Finding("canary", FINE, f"{len(plain.tokens)} greedy tokens are the same with and without the drafter")
-    gap = plain.gaps[parted] if parted < len(plain.gaps) else float("inf")
-    where = f"token {parted + 1} of {len(plain.tokens)}, where the two best logits are {gap:.4f} apart"
-    if gap <= NEAR_TIE.get(dtype, 0.01):
-        return Finding("canary", FINE, f"the two texts part at {where}: a near tie, which rounding decides")
+    place = f"token {where.index + 1} of {len(plain.tokens)}, where the two best logits are {where.gap:.1e} apart"
+    if where.near_tie:
+        return Finding("canary", FINE, f"the two texts part at {place}: a near tie, which rounding decides (bound {where.bound:.1e})")
     return Finding(
-        "canary", PROBLEM, f"the drafter changes the text at {where}: not a tie", "report it with this output"
+        "canary", PROBLEM, f"the drafter changes the text at {place}: not a tie", "report it with this output"
     )
 
 
@@ -105,20 +92,3 @@ def _acceptance(stats, block: int) -> Finding:
         todo = "check that this drafter was made for this target: the text is right, but the drafter does not help"
         return Finding("acceptance", PROBLEM, f"{what}: next to nothing that it drafts is right", todo)
     return Finding("acceptance", FINE, what)
-
-
-def _cycle_ms(engine, width: int) -> float:
-    """The median cycle of a few; the first one, which compiles, is left out."""
-    options = {
-        "temperature": 0,
-        "top_k": 0,
-        "top_p": 1,
-        "min_p": 0,
-        "width": width,
-        "max_tokens": CYCLES * width,
-    }
-    stream = engine.stream(ASKED if engine.tokenizer else list(range(1, 17)), **options)
-    stats = [piece.stats for piece in islice(stream, CYCLES)][-1]
-    stream.close()
-    cycles = list(zip_longest(stats.draft_ms, stats.verify_ms, fillvalue=0.0))
-    return median(draft + verify for draft, verify in cycles[1:] or cycles)

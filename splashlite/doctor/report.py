@@ -69,7 +69,6 @@ def _running(load: Callable, told: Callable[[str], None]) -> Iterator[Finding]:
     told("decoding with and without the drafter")
     yield from examined("canary", lambda: canary(engine))
     if engine.drafter is not None:
-        told("measuring what a cycle costs")
         yield from examined("cost", lambda: cost_curve(engine))
 
 

@@ -124,7 +124,8 @@ class Kernel:
         chosen = backend()
         if chosen == "metal" and self._fault:
             return f"reference (the kernel {self._fault})"
-        return chosen + (f" ({self._note()})" if chosen == "metal" and self._note() else "")
+        note = self._note() if chosen == "metal" else ""
+        return f"{chosen} ({note})" if note else chosen
 
     def prove(self) -> None:
         """Compare with the reference on real shapes until the time is up; on a failure switch off, with a warning."""
@@ -137,7 +138,7 @@ class Kernel:
                 if self._fault or time.monotonic() > deadline:
                     break
         except Exception as error:  # whatever this machine's shader compiler or driver may say
-            self._fault = f"does not run: {str(error).strip().splitlines()[0]}"
+            self._fault = f"does not run: {(str(error).strip() or repr(error)).splitlines()[0]}"
         if self._fault:
             warnings.warn(
                 f"the {self.name} kernel is switched off, as it {self._fault}; plain MLX operations run instead",

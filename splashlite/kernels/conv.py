@@ -71,12 +71,11 @@ def _per_row(x, base_kernel, coefficients, side, residual, norm_weight, eps):
 
 
 def _examples():
-    key = mx.random.key(0)
+    shapes = (1, 8, 5120), (2, 2, 5120), (1, 8, 2, 2, 320), (1, 8, 5120)
     for dtype in (mx.bfloat16, mx.float32):
-        x, residual, base = (
-            mx.random.normal(shape, dtype, key=key) for shape in ((1, 8, 5120), (1, 8, 5120), (2, 2, 5120))
-        )
-        yield x, base, mx.random.normal((1, 8, 2, 2, 320), dtype, key=key), 1, residual
+        keys = mx.random.split(mx.random.key(0), 4)
+        x, base, coefficients, residual = (mx.random.normal(s, dtype, key=key) for s, key in zip(shapes, keys))
+        yield x, base, coefficients, 1, residual
 
 
 def _check_conv():

@@ -134,7 +134,6 @@ def final_path(file: str, sha256: str) -> Path:
     return cache_folder() / "files" / sha256[:16] / Path(file).name
 
 
-_final = final_path
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from time import monotonic
 
+from splashlite.errors import UsageError
 from splashlite.server.problems import Problem, record
 
 QUEUE = 32  # requests that may wait
@@ -180,8 +181,9 @@ class Worker:
                 stopping = self.state != "ready"
                 self._end(job, Problem(503, "the server is shutting down", code="engine_stopped") if stopping else None)
             except BaseException as error:
-                record(error)
-                self._reset()
+                if not isinstance(error, UsageError):
+                    record(error)
+                    self.engine.session.reset()  # nothing that was computed is trusted
                 self._end(job, error)
             else:
                 self._end(job, None)
@@ -246,10 +248,6 @@ class Worker:
             job.deliver(result)
         except RuntimeError:  # its event loop has ended, and with it whoever would have listened
             log.debug("a reply ended after its listener")
-
-    def _reset(self) -> None:
-        """After an error nothing that was computed is trusted."""
-        self.engine.session.reset()
 
 
 def _clear_streams() -> None:

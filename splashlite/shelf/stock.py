@@ -13,7 +13,7 @@ from huggingface_hub import constants
 
 from splashlite.errors import SplashliteError
 from splashlite.pairs.fetch import Hub, Local, Source, Wheel
-from splashlite.pairs.fetch import _final as final_path
+from splashlite.pairs.fetch import final_path
 from splashlite.pairs.resolve import Pair, known_names, resolve
 from splashlite.pairs.weights import weight_files
 

@@ -129,7 +129,9 @@ def test_interrupt_while_the_prompt_is_read_takes_the_question_back(chat):
         terminal.ask("hello")
         terminal.wait("reading")
         terminal.interrupt()
-        terminal.wait("nothing was answered, so the question was taken back")
+        terminal.wait("nothing was answered; the question is back in the input line")
+        terminal.wait(lambda text: text.count("> hello") == 2)
+        terminal.send("\x03")
         terminal.ask("/undo")
         terminal.wait("nothing was asked yet")
 
@@ -240,6 +242,8 @@ def test_mistakes_are_named(chat):
         }.items():
             terminal.ask(typed)
             terminal.wait(said)
+        terminal.wait("> fail\nthe prompt is longer than the context: shorten it\n\n> fail")
+        terminal.send("\x03")
         terminal.ask("still there")
         answered(terminal)
 
@@ -424,10 +428,11 @@ def test_the_real_pair(tmp_path):
     try:
         terminal.wait("SmolLM2-135M-Instruct", 60)
         terminal.ask("What is the capital of France?")
-        first = terminal.wait("speculation on", 60)
+        first = terminal.wait("· speculation ", 60)
         assert "Paris" in first and "0 of 37 cached" in first
         terminal.ask("/drafts on")
         terminal.wait("drafted text is green")
+        terminal.ask("/set width 4")
         terminal.ask("Write a long story about a whale.")
         terminal.wait("whale", 60)
         terminal.read(3)

@@ -7,11 +7,14 @@ load and store watched, and executes each thread of the grid in several orders. 
 
 import hashlib
 import math
+import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,16 +27,17 @@ RUNTIME = ("threads.cpp", "memory.cpp")
 KERNEL_FLAGS = (
     "-std=c++17",
     "-O1",
-    "-g1",
     "-ffp-contract=off",
     "-w",
-    f"-I{DEVICE}",
     "-fsanitize=address,undefined",
     "-fno-sanitize-recover=all",
     "-fsanitize-coverage=func,trace-loads,trace-stores",
+    "-shared-libsan",
+    "-Wl,-s",
 )
 # Fibers leave the stack that the address sanitizer knows, so it must not move locals to a stack of its own.
 SANITIZERS = {"ASAN_OPTIONS": "detect_stack_use_after_return=0:detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=0"}
+KEPT_DAYS = 7
 ALL_ORDERS = (0, 1, 2)  # forwards, backwards and shuffled
 
 SIGNATURE = re.compile(r"\[\[kernel\]\] void (\w+)\((.*?)\) \{\n", re.DOTALL)
@@ -67,9 +71,12 @@ def missing() -> str:
 
 
 def keep_builds_in(folder: Path) -> None:
-    """Where compiled kernels are kept, by the hash of everything that went into them."""
+    """Where compiled kernels are kept, by the hash of everything that went into them; those out of use are removed."""
     global _build_folder
     _build_folder = Path(folder)
+    for build in _build_folder.iterdir():
+        if build.is_file() and time.time() - build.stat().st_mtime > KEPT_DAYS * 86400:
+            build.unlink()
 
 
 def trace(launch, arguments: dict) -> Trace:
@@ -171,15 +178,16 @@ def build(source: str) -> Path:
     """The program for a kernel's generated source, compiled at its first use. Raises EmulatorFault with the
     compiler's first error when the source does not build."""
     text = _translation_unit(source)
-    key = hashlib.sha256((_runtime_hash() + repr(KERNEL_FLAGS[:4] + KERNEL_FLAGS[6:]) + text).encode()).hexdigest()[:24]
+    key = hashlib.sha256((_runtime_hash() + repr(KERNEL_FLAGS) + text).encode()).hexdigest()[:24]
     program = _build_folder / key
     if program.exists():
+        program.touch()
         return program
     _build_folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=_build_folder) as folder:
         unit, output = Path(folder) / "kernel.cpp", Path(folder) / "program"
         unit.write_text(text)
-        _compile([*KERNEL_FLAGS, str(unit), *map(str, _runtime_objects()), "-o", str(output)])
+        _compile([*KERNEL_FLAGS, f"-I{DEVICE}", str(unit), *_runtime(), "-o", str(output)])
         output.rename(program)
     return program
 
@@ -220,14 +228,17 @@ def _runtime_hash() -> str:
     return hashlib.sha256(text).hexdigest()[:24]
 
 
-def _runtime_objects() -> list[Path]:
+def _runtime() -> list[str]:
+    """What every program is linked with: the threads, the memory, and where the sanitizers' library lies."""
     objects = [_build_folder / f"{_runtime_hash()}-{name}.o" for name in RUNTIME]
     for name, path in zip(RUNTIME, objects, strict=True):
         if not path.exists():
-            partial = path.with_suffix(".partial")
+            partial = path.with_suffix(f".{os.getpid()}")
             _compile(["-std=c++17", "-O2", "-Wall", "-c", str(DEVICE / name), "-o", str(partial)])
             partial.rename(path)
-    return objects
+    library = f"libclang_rt.asan-{platform.machine()}.so"
+    found = subprocess.run(["clang++", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+    return [*map(str, objects), f"-Wl,-rpath,{Path(found.stdout.strip()).parent}"]
 
 
 def _compile(arguments: list[str]) -> None:

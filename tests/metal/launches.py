@@ -1,6 +1,6 @@
 """What a decode cycle of the 27B pair launches and moves, counted in MLX's own graph on any machine.
 
-`python tests/metal/launches.py` prints the table of docs/kernels.md. Weights are hollow: arrays of the real shapes over
+`python -m tests.metal.launches` prints the table of docs/kernels.md. Weights are hollow: arrays of the real shapes over
 one element, which are traced and never computed. On a CPU mx.fast operations fall apart into primitives where Metal has
 one kernel each, and a trace takes compiled functions apart; stand-ins of one launch take their places, and that of
 mlx-lm's recurrence kernel.
@@ -111,7 +111,7 @@ def count(function, *inputs) -> Cost:
             continue
         name = _name(node)
         launches[name] += 1
-        if name == "QuantizedMatmul":
+        if name in ("QuantizedMatmul", "quantized_rows"):
             weights += sum(read[1:])
             read = read[:1]
         moved += _moved(name, node, read, sum(written.values()))

@@ -157,6 +157,11 @@ FAULTS = {
         BOX + "box[i] = i; threadgroup_barrier(mem_flags::mem_threadgroup); y[i] = box[i ^ 1]; box[i] = 2;",
         "race",
     ),
+    "takes a simd operation for a barrier": (
+        BOX + "box[i] = i; threadgroup_barrier(mem_flags::mem_threadgroup);"
+        "float v = simd_sum(box[i ^ 1]); box[i] = 2; y[i] = v;",
+        "race",
+    ),
     "writes one threadgroup element from two threads": (BOX + "box[i / 2] = 1; y[i] = 1;", "race"),
     "reads threadgroup memory that nobody wrote": (BOX + "y[i] = box[i];", "unwritten"),
     "orders threadgroup memory by a device barrier": (

@@ -91,7 +91,7 @@ def test_the_text_is_valid_and_the_same_whatever_is_drafted(pair, schema):
             reply, _ = constrained(engine_of(pair, Proposes(pair[1], right_for(k))), schema, temperature=0, width=width)
             assert reply.text == plain.text and reply.finish_reason == "stop"
             accepted |= {i for i, count in enumerate(reply.stats.accepted) if count}
-    assert {0, 1, tiny.BLOCK - 1} <= accepted
+    assert 0 in accepted and 1 in accepted and max(accepted) >= min(tiny.BLOCK, len(plain.tokens)) - 1
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)

@@ -127,6 +127,43 @@ def test_a_long_one_is_sure_of_a_chunk_between_two_short_ones(serve):
     assert len(engine.order) == 6 and len(engine.order[-1]) > 6000
 
 
+def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch):
+    import splashlite.sessions.session as sessions
+    import tiny_server
+    from scripted import serving
+
+    monkeypatch.setattr(sessions, "PREFILL_CHUNK", 256)
+    long, short = chat("long " * 300, temperature=0, max_tokens=12), chat("Hi", temperature=0, max_tokens=12)
+    with serving(tiny_server.load) as server:
+        alone = [post(server.port, body).json["choices"][0]["message"] for body in (long, short)]
+    with serving(tiny_server.load) as server:
+        ended, first = [], threading.Event()
+        attempt, at_chunk = server.worker._attempt, server.worker._at_chunk
+
+        def waits(job, done, *rest):
+            if not first.is_set():
+                until(lambda: len(server.worker._jobs) == 2)
+                first.set()
+            at_chunk(job, done, *rest)
+
+        def noted(job):
+            attempt(job)
+            ended.append(len(job.prompt))
+
+        server.worker._attempt, server.worker._at_chunk = noted, waits
+        with ThreadPoolExecutor(3) as pool:
+            read = pool.submit(post, server.port, long)
+            until(lambda: server.worker.busy)
+            others = [pool.submit(post, server.port, short) for _ in range(2)]
+            assert [other.result().json["choices"][0]["message"] for other in others] == [alone[1]] * 2
+            reply = read.result().json
+        print(ended)
+        assert reply["choices"][0]["message"] == alone[0] and ended[-1] > 1000 and len(ended) == 3
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        again = post(server.port, long).json["usage"]
+        assert again["prompt_tokens_details"]["cached_tokens"] == again["prompt_tokens"] - 1
+
+
 def test_headers_and_signs_of_life_come_before_the_first_token(serve, monkeypatch):
     monkeypatch.setattr(sse, "PING_S", 0.2)
     server = serve(Engine("Late.", pause_s=1.0)).server
@@ -173,7 +210,7 @@ def test_an_engine_s_error_is_an_error_in_every_shape(serve, error, status, word
             assert answer.status == status and words in answer.error["message"] and "secret" not in answer.error["message"]
     engine.say = "Good."
     assert post(server.port, CHAT).status == 200
-    assert engine.session.resets > 0  # nothing that was computed before an error is trusted
+    assert (engine.session.resets > 0) != isinstance(error, UsageError)  # nothing that was computed before an error is trusted
 
 
 def test_an_error_in_mid_stream_is_told_and_ends_the_stream(serve):

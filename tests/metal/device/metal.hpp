@@ -83,6 +83,7 @@ using float16_t = half;
 #define thread
 #define kernel
 #define threadgroup static __attribute__((section("threadgroup_memory")))
+#define MLX_MTL_PRAGMA_UNROLL
 #define METAL_FUNC inline __attribute__((always_inline))
 
 namespace metal {
