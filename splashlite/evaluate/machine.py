@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import version
 from time import perf_counter, process_time
 
+from splashlite.chat.numbers import short_name
 from splashlite.version import __version__
 
 BUSY = 0.25  # running programs of others per core, above which times mean little
@@ -14,12 +15,13 @@ BUSY = 0.25  # running programs of others per core, above which times mean littl
 class Load:
     """Other programs' share of the machine, from the load average (runnable tasks over the last minute).
 
-    Made before anything is loaded; `sample()` now and then while the benchmark runs.
+    Made before anything is loaded; `sample()` now and then while the benchmark runs. The share meanwhile stays None in
+    the first minute.
     """
 
     def __init__(self):
         self.before = os.getloadavg()[0]
-        self.during = 0.0
+        self.during: float | None = None
         self._began, self._used = perf_counter(), process_time()
 
     def sample(self) -> None:
@@ -28,15 +30,15 @@ class Load:
         if elapsed < 60:
             return  # the average still looks at the time before
         own = (process_time() - self._used) / elapsed
-        self.during = max(self.during, os.getloadavg()[0] - max(own, 1.0))
+        self.during = max(self.during or 0.0, os.getloadavg()[0] - max(own, 1.0))
 
     def as_dict(self) -> dict:
         cores = os.cpu_count() or 1
-        others = max(self.before, self.during)
+        others = max(self.before, self.during or 0.0)
         return {
             "cores": cores,
             "before": round(self.before, 2),
-            "others_during": round(self.during, 2),
+            "others_during": None if self.during is None else round(self.during, 2),
             "busy": others > BUSY * cores,
         }
 
@@ -45,6 +47,7 @@ def facts(engine) -> dict:
     """What ran: the engine's own description, and the versions and the machine under it."""
     described = engine.describe()
     return {
+        "name": short_name(engine.pair.target) if engine.pair is not None else described["target"],
         "target": described["target"],
         "drafter": described["drafter"],
         "quantization": described["quantization"],

@@ -8,6 +8,10 @@ from splashlite.evaluate.measure import ADAPTIVE, PLAIN, FirstToken, Measured, R
 N_GRAM = 4
 LOOPING = 0.5  # a text in which fewer of its 4-grams of tokens are distinct than this share goes round in circles
 SHORTEST = 8  # tokens; a shorter reply is too short to be timed
+WORDS = {
+    "looping": f"going round in circles (of {N_GRAM} tokens in a row fewer than {LOOPING:.0%} are distinct)",
+    "short": f"ending within {SHORTEST} tokens",
+}
 
 
 def distinct(tokens: list[int]) -> float:
@@ -32,6 +36,7 @@ def summary(measured: list[Measured], first: list[FirstToken], block_size: int) 
         "prompts": len(measured),
         "prompt_tokens": spread([each.prompt_tokens for each in measured]),
         "reply_tokens": spread([len(each.replies[PLAIN].tokens) for each in measured]),
+        "least_distinct": round(min(distinct(reply.tokens) for each in measured for reply in each.replies.values()), 3),
         "left_out": dict(left_out),
         "refused": refused,
         "arms": {name: arm(name, kept or measured, refused is not None) for name in arms},
@@ -53,7 +58,7 @@ def left_out_because(measured: Measured) -> str | None:
     replies = measured.replies.values()
     if any(distinct(reply.tokens) < LOOPING for reply in replies):
         return "looping"
-    return "too short" if any(len(reply.tokens) < SHORTEST for reply in replies) else None
+    return "short" if any(len(reply.tokens) < SHORTEST for reply in replies) else None
 
 
 def refusal(measured: list[Measured], kept: list[Measured], left_out: Counter) -> str | None:
@@ -67,8 +72,7 @@ def refusal(measured: list[Measured], kept: list[Measured], left_out: Counter) -
                 )
     if kept:
         return None
-    counts = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-    return f"no text is fit to be timed ({counts}); looping: fewer than {LOOPING:.0%} of the {N_GRAM}-grams are distinct"
+    return "no text is fit to be timed: " + " and ".join(f"{count} {WORDS[reason]}" for reason, count in left_out.items())
 
 
 def arm(name: str, measured: list[Measured], refused: bool) -> dict:
@@ -136,8 +140,8 @@ def verdicts(result: dict) -> list[str]:
             if each["refused"]:
                 lines.append(f"{where}: no speed-up is shown, {each['refused']}")
             elif each["left_out"]:
-                counts = " and ".join(f"{count} {reason}" for reason, count in each["left_out"].items())
-                lines.append(f"{where}: {counts} of {each['prompts']} texts are left out of the speeds")
+                counts = " and ".join(f"{count} {WORDS[reason]}" for reason, count in each["left_out"].items())
+                lines.append(f"{where}: of {each['prompts']} prompts {counts} left out of the speeds")
     return lines
 
 

@@ -55,7 +55,7 @@ def measure(engine, prompts, watch: Load, progress: Progress, tokens: int, flags
 
     def heard(words: str) -> None:
         watch.sample()
-        progress.update(task, description=words, advance=0 if progress.tasks[-1].total is None else 1)
+        progress.update(task, description=words, advance=1)
 
     runner = Bench(engine, tokens=tokens, widths=flags["widths"], heard=heard)
     progress.update(task, total=runner.replies(len(asked)))

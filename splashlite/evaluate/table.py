@@ -46,23 +46,23 @@ def head(result: dict) -> list[str]:
         *given,
         "plain and speculative in turn",
     ]
-    return [f"{facts['target']} ({number}) + {drafter}", DOT.join(filter(None, machine)), DOT.join(versions), DOT.join(asked)]
+    return [f"{facts['name']} ({number}) + {drafter}", DOT.join(filter(None, machine)), DOT.join(versions), DOT.join(asked)]
 
 
 def speeds(mode: dict) -> Table:
     table = _table(f"Speed, {mode_words(mode)}")
-    for name in ("class", "plain tok/s", "adaptive tok/s", "speed-up", "tokens per cycle", "rows per cycle", "texts"):
+    for name in ("class", "plain tok/s", "adaptive tok/s", "speed-up", "tokens /cycle", "rows /cycle", "parked", "texts"):
         table.add_column(name, justify="left" if name in ("class", "texts") else "right")
     for each in mode["classes"]:
         plain, adaptive = each["arms"][PLAIN], each["arms"][ADAPTIVE]
-        parked = f" ({adaptive['parked_share']:.0%} parked)" if adaptive["parked_share"] >= 0.005 else ""
         table.add_row(
             each["class"],
             f"{plain['tokens_per_second']:.1f}",
             f"{adaptive['tokens_per_second']:.1f}",
             times(adaptive["speedup"]),
             f"{adaptive['acceptance_length']:.2f}",
-            f"{adaptive['rows_per_cycle']:.1f}{parked}",
+            f"{adaptive['rows_per_cycle']:.1f}",
+            f"{adaptive['parked_share']:.0%}",
             agreement(each["texts"], mode["name"]),
         )
     return table
@@ -106,8 +106,8 @@ def widths(mode: dict, block_size: int) -> Table:
         table.add_column(name.removeprefix("width "), justify="left" if name == "class" else "right")
     for each in mode["classes"]:
         found = [each["arms"][name]["speedup"] for name in (*names, ADAPTIVE)]
-        best = max((speedup for speedup in found if speedup is not None), default=None)
-        table.add_row(each["class"], *(Text(times(s), "bold" if s == best and s is not None else "") for s in found))
+        best = None if each["refused"] else max(found)
+        table.add_row(each["class"], *(Text("" if s is None else times(s), "bold" if s == best else "") for s in found))
     return table
 
 
@@ -129,13 +129,14 @@ def agreement(texts: dict, mode: str) -> str:
     if mode != GREEDY:
         return "sampled"
     if texts["differ"]:
-        return f"{texts['differ']} of {texts['compared']} differ"
-    near = f", {texts['near_tie']} part at a near tie" if texts["near_tie"] else ""
-    return f"{texts['same']} of {texts['compared']} same{near}"
+        return f"{texts['differ']} DIFFER"
+    near = f", {texts['near_tie']} to a near tie" if texts["near_tie"] else ""
+    return f"{texts['same'] or 'none'} same{near}" if near else "same"
 
 
 def load_line(load: dict) -> str:
-    words = f"machine load {load['before']:.1f} before, about {load['others_during']:.1f} of other programs meanwhile, {load['cores']} cores"
+    during = "" if load["others_during"] is None else f", about {load['others_during']:.1f} of other programs meanwhile"
+    words = f"machine load {load['before']:.1f} before{during}, {load['cores']} cores"
     return f"the machine was busy: trust no single time ({words})" if load["busy"] else words
 
 

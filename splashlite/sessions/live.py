@@ -6,7 +6,6 @@ and can come back to a position only from a copy that was taken there, its *poin
 """
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from splashlite.target.target import Target
 
@@ -35,9 +34,10 @@ class Live:
 
     def stands_at(self, length: int) -> bool:
         """Whether every layer stands behind the first `length` tokens."""
-        pending = self.draft_context.length - self.draft_context.projected if self.draft_context is not None else 0
-        drafts = {layer.committed + pending for layer in self.draft_context.layers} if self.draft_context is not None else set()
-        return {layer.committed for layer in self.target_state.layers} | drafts == {length}
+        stands = {layer.committed for layer in self.target_state.layers}
+        if (context := self.draft_context) is not None:
+            stands |= {layer.committed + context.length - context.projected for layer in context.layers}
+        return stands == {length}
 
     def holds(self, length: int) -> bool:
         """Whether the lasting rows of the first `length` tokens are all there."""
@@ -92,8 +92,10 @@ class Live:
 
 
 def bytes_of(arrays) -> int:
-    """Bytes of all arrays in a nested list; nothing is evaluated."""
-    return sum(leaf.nbytes for _, leaf in tree_flatten(arrays) if isinstance(leaf, mx.array))
+    """Bytes of all arrays in nested lists and tuples; nothing is evaluated."""
+    if isinstance(arrays, mx.array):
+        return arrays.nbytes
+    return sum(map(bytes_of, arrays)) if isinstance(arrays, (list, tuple)) else 0
 
 
 def _joined(arrays: list[mx.array]) -> mx.array:

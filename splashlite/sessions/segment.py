@@ -84,9 +84,11 @@ class Segment:
 
     def below(self) -> Iterator["Segment"]:
         """All segments behind this one, parents first."""
-        for child in list(self.children):
-            yield child
-            yield from child.below()
+        waiting = self.children[::-1]
+        while waiting:
+            segment = waiting.pop()
+            yield segment
+            waiting += segment.children[::-1]
 
     def child_for(self, text: np.ndarray) -> tuple["Segment | None", int]:
         """The child that begins as `text` does, and how many tokens they share."""

@@ -229,4 +229,4 @@ def _files(segment: Segment) -> list:
 
 
 def _frees_something(segment: Segment) -> bool:
-    return bytes_of(segment.point or []) > 0 or (segment.rows is not None and not segment.needed)
+    return bool(segment.point) or (segment.rows is not None and not segment.needed)

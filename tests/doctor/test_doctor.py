@@ -7,15 +7,15 @@ from collections import namedtuple
 from types import SimpleNamespace
 
 import huggingface_hub
+import numpy as np
 import pytest
 import tiny
+from toychain import ChainDrafter, ChainTarget
 
 from splashlite import blas
-from splashlite.decode.loop import TokenLogprob
-from splashlite.decode.stats import Stats
 from splashlite.doctor import canary, machine
 from splashlite.doctor.report import doctor
-from splashlite.engine import Piece, open_pair
+from splashlite.engine import Engine, open_pair
 from splashlite.pairs.fetch import Source, Wheel
 from splashlite.pairs.resolve import Pair, resolve
 
@@ -162,34 +162,26 @@ def test_a_cache_folder_that_cannot_be_written(capsys, monkeypatch, tmp_path, pa
     assert code == 1 and found["cache"]["level"] == "problem"
 
 
-class Liar:
-    """An engine whose drafter changes token 5, where the two best logits are `gap` apart."""
-
-    tokenizer, drafter = None, SimpleNamespace(block_size=8)
-
-    def __init__(self, gap):
-        self.gap = gap
-
-    def describe(self):
-        return {"dtype": "float32"}
-
-    def stream(self, prompt, *, speculative=True, **options):
-        stats = Stats(cycles=4, accepted=[0, 0, 0, 4], decode_ms=100.0, completion_tokens=16)
-        tokens = [9 if speculative and i == 5 else i for i in range(16)]
-        gaps = [self.gap if i == 5 else 3.0 for i in range(16)]
-        yield Piece(
-            "",
-            tokens,
-            "length",
-            stats,
-            [True] * 16,
-            [TokenLogprob(-0.1, [(1, -0.1), (2, -0.1 - gap)]) for gap in gaps],
-        )
-
-
-@pytest.mark.parametrize("gap, level", [(0.002, "fine"), (1.5, "problem")])
+@pytest.mark.parametrize("gap, level", [(1e-6, "fine"), (1.5, "problem")])
 def test_a_text_that_the_drafter_changes(gap, level):
-    finding = next(canary.canary(Liar(gap)))
+    """Token 6 is the target's second choice, `gap` below its first."""
+    table = np.random.default_rng(0).normal(size=(20, 20))
+    order = np.argsort(table, axis=1)
+    rows = np.arange(20)
+    table[rows, order[:, -2]] = table[rows, order[:, -1]] - gap
+    target = ChainTarget(table)
+    target.vocab_rows = 20
+    engine = Engine(target, ChainDrafter(table), None)
+    honest = engine.generate
+
+    def lying(prompt, *, speculative=True, **options):
+        reply = honest(prompt, speculative=False, **{**options, "width": None})
+        if speculative:
+            reply.tokens[5] = int(order[reply.tokens[4], -2])
+        return reply
+
+    engine.generate = lying
+    finding = next(canary.canary(engine))
     assert finding.level == level and "at token 6" in finding.text
 
 

@@ -157,7 +157,6 @@ def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch):
             others = [pool.submit(post, server.port, short) for _ in range(2)]
             assert [other.result().json["choices"][0]["message"] for other in others] == [alone[1]] * 2
             reply = read.result().json
-        print(ended)
         assert reply["choices"][0]["message"] == alone[0] and ended[-1] > 1000 and len(ended) == 3
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         again = post(server.port, long).json["usage"]

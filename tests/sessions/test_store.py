@@ -4,12 +4,14 @@ import gc
 import weakref
 
 import mlx.core as mx
+import numpy as np
 import pytest
 from sessions.whole import KINDS, PROMPT, make_pair, reading, same_as_cold
 from tiny import make_engine, random_prompt
 
 from splashlite.errors import UsageError
 from splashlite.sessions import Session, Store
+from splashlite.sessions.live import Live
 
 ASIDE = random_prompt(21, seed=4)
 
@@ -171,3 +173,14 @@ def test_memory_is_flat_over_many_requests(hybrid):
             gc.collect()
             levels.append(mx.get_active_memory())
     assert levels[1] < levels[0] + 300_000
+
+
+def test_the_tree_of_texts_may_be_deeper_than_python_recurses(tmp_path):
+    store, text = Store(), random_prompt(1500)
+    live, node = Live(*make_pair("dense/0", tmp_path)), store.root
+    for token in text:
+        node = store.mark(node, np.array([token], np.uint32), live)
+    assert len(list(store.segments())) == len(node.path()) == 1500
+    assert store.find(np.array(text, np.uint32))[2] == 1500
+    store.forget_live()
+    assert not list(store.segments())
