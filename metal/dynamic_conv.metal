@@ -34,9 +34,10 @@ y[at] = T(float(residual[at]) + float(conv));
 // normed = weight * T(x_new / sqrt(mean(x_new^2) + eps)), from x_new as it was rounded to T.
 threadgroup float partial[32];
 uint row = threadgroup_position_in_grid.y;
+uint threads = threads_per_threadgroup.x;
 uint width = x_shape[2];
 float squares = 0.0f;
-for (uint c = thread_position_in_threadgroup.x; c < width; c += THREADS) {
+for (uint c = thread_position_in_threadgroup.x; c < width; c += threads) {
   uint at = row * width + c;
   T conv = T(convolve<SIDE>(x, base_kernel, coefficients, row, x_shape[1], width, coefficients_shape[4], c));
   T sum = T(float(residual[at]) + float(conv));
@@ -49,11 +50,11 @@ if (thread_index_in_simdgroup == 0) {
 }
 threadgroup_barrier(mem_flags::mem_threadgroup);
 float total = 0.0f;
-for (uint i = 0; i < THREADS / 32; ++i) {
+for (uint i = 0; i < simdgroups_per_threadgroup; ++i) {
   total += partial[i];
 }
 float scale = metal::precise::rsqrt(total / width + eps);
-for (uint c = thread_position_in_threadgroup.x; c < width; c += THREADS) {
+for (uint c = thread_position_in_threadgroup.x; c < width; c += threads) {
   uint at = row * width + c;
   T unit = T(float(x_new[at]) * scale);
   normed[at] = T(float(norm_weight[c]) * float(unit));

@@ -23,7 +23,7 @@ uint token = anchor[0];
 for (uint step = 0; step < steps; ++step) {
   // Two rows alternate: a row is written again only behind a barrier that all its readers have passed.
   uint row = step & 1;
-  for (uint c = simdgroup_index_in_threadgroup; c < count; c += SIMDGROUPS) {
+  for (uint c = simdgroup_index_in_threadgroup; c < count; c += simdgroups_per_threadgroup) {
     size_t departure = size_t(token) * rank;
     size_t arrival = size_t(candidates[step * count + c]) * rank;
     float sum = 0.0f;

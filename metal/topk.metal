@@ -1,8 +1,8 @@
 // The k largest of each row of logits [R, V], in order, equal logits by lowest id; one threadgroup per row.
 //
-// Thread i owns the ids i, i + THREADS, ... and holds the best of them that is not taken yet. k times: the best of all
+// Thread i owns the ids i, i + threads, ... and holds the best of them that is not taken yet. k times: the best of all
 // threads is taken, and its simd-group looks up what the owner holds next. Every logit is read once, and
-// k * V / THREADS of them once more; nothing is sorted.
+// k * V / threads of them once more; nothing is sorted.
 
 // Orders floats as unsigned integers: -inf < ... < -0 = +0 < ... < inf < NaN. No float maps to 0, which means "none".
 METAL_FUNC uint rank_of(float value) {
@@ -40,37 +40,38 @@ threadgroup Entry shared[2][32];
 uint row = threadgroup_position_in_grid.x;
 uint vocabulary = logits_shape[1];
 uint thread_id = thread_index_in_threadgroup;
+uint threads = threads_per_threadgroup.x;
 uint lane = thread_index_in_simdgroup;
 uint group = simdgroup_index_in_threadgroup;
 size_t start = size_t(row) * vocabulary;
 Entry none = {0, 0xFFFFFFFF};
 
 Entry mine = none;
-for (uint id = thread_id; id < vocabulary; id += THREADS) {
+for (uint id = thread_id; id < vocabulary; id += threads) {
   Entry other = {rank_of(float(logits[start + id])), id};
   mine = outranks(other, mine) ? other : mine;
 }
 Entry ours = best_of_lanes(mine);
 
-for (uint place = 0; place < COUNT; ++place) {
+for (uint place = 0; place < uint(count); ++place) {
   // Two rows alternate: a row is written again only behind a barrier that all its readers have passed.
   if (lane == 0) {
     shared[place & 1][group] = ours;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
   Entry taken = none;
-  if (lane < THREADS / 32) {
+  if (lane < simdgroups_per_threadgroup) {
     taken = shared[place & 1][lane];
   }
   taken = best_of_lanes(taken);
   if (thread_id == 0) {
-    ids[row * COUNT + place] = taken.id;
-    values[row * COUNT + place] = logits[start + taken.id];
+    ids[row * count + place] = taken.id;
+    values[row * count + place] = logits[start + taken.id];
   }
-  uint owner = taken.id % THREADS;
-  if (owner / 32 == group && place + 1 < COUNT) {
+  uint owner = taken.id % threads;
+  if (owner / 32 == group && place + 1 < uint(count)) {
     Entry next = none;
-    for (uint id = owner + lane * THREADS; id < vocabulary; id += 32 * THREADS) {
+    for (uint id = owner + lane * threads; id < vocabulary; id += 32 * threads) {
       Entry other = {rank_of(float(logits[start + id])), id};
       next = outranks(taken, other) && outranks(other, next) ? other : next;
     }

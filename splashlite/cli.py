@@ -1,6 +1,5 @@
 """The commands. Each imports its front only when it is called, so that --help never waits for MLX."""
 
-import glob
 import logging
 import os
 import sys
@@ -10,8 +9,8 @@ from pathlib import Path
 import click
 
 from splashlite.chat.settings import SETTINGS, Setting
-from splashlite.data import data_folder
 from splashlite.errors import SplashliteError, UsageError
+from splashlite.options import half_options, load, load_options, names_of_pairs
 from splashlite.version import __version__
 
 
@@ -46,25 +45,6 @@ def reply_options(function):
                 setting.option, setting.name, type=Value(setting), help=f"{words}: {setting.allowed}."
             )(gathered)
     return gathered
-
-
-def names_of_pairs(context, parameter, begun: str) -> list[str]:
-    """Names for the shell's completion, from the folders alone: nothing heavy is imported for a key press."""
-    return sorted(path.parent.name for path in data_folder("models").glob(f"{glob.escape(begun)}*/pair.toml"))
-
-
-def half_options(function):
-    """Which pair."""
-    function = click.option("--drafter", help="Another drafter: a repository id or a folder.")(function)
-    function = click.option("--target", help="Another target: a repository id or a folder.")(function)
-    return click.argument("pair", required=False, shell_complete=names_of_pairs)(function)
-
-
-def load_options(function):
-    """Which pair, and in which form."""
-    bits = click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded.")
-    context = click.option("--context", type=click.IntRange(min=2), help="Longest prompt plus reply, in tokens.")
-    return half_options(bits(context(function)))
 
 
 class Command(click.Command):
@@ -214,17 +194,8 @@ def doctor(pair, port, as_json, **halves):
     from splashlite.pairs.resolve import resolve
 
     resolved = resolve(pair, target=halves["target"], drafter=halves["drafter"])
-    return report.doctor(resolved, partial(load, pair, None, calibrate="again", **halves), as_json=as_json, port=port)
-
-
-def load(pair, progress, *, target, drafter, draft_bits, context, calibrate="auto"):
-    """The engine that `load_options` describe; progress(label, done, total) hears of downloads and measurements."""
-    import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
-    from splashlite.engine import open_pair
-    from splashlite.pairs.resolve import resolve
-
-    resolved, bits = resolve(pair, target=target, drafter=drafter), int(draft_bits) if draft_bits else None
-    return open_pair(resolved, draft_bits=bits, context=context, calibrate=calibrate, progress=progress)
+    halves["calibrate"] = halves["calibrate"] or "again"
+    return report.doctor(resolved, partial(load, pair, None, **halves), as_json=as_json, port=port)
 
 
 def main() -> None:

@@ -17,6 +17,7 @@ from splashlite.sessions.live import Live, bytes_of
 from splashlite.target import Target
 from splashlite.target.state import RecurrentRows
 
+MOST_CACHE = 8 * 10**9  # bytes of prefix store that are worth having without being asked for
 LEAST_CONTEXT = 1024  # tokens; with less than that a chat is none
 SHARE = 0.75  # of the machine's memory, where Metal recommends nothing
 FUSED_WIDTHS = (64, 80, 128)  # head widths whose scores Metal's attention never writes out
@@ -90,8 +91,8 @@ def plan(
 
     trained: the context that the target was trained for. context: the one that is asked for; None is the largest that
     fits. max_memory: bytes that may be used; None is what Metal recommends, or three quarters of the machine's memory.
-    cache_bytes: the prefix store's limit; None is a quarter of what the models leave, or less when the context that is
-    asked for leaves less. Raises SplashliteError, with numbers, when the pair does not fit.
+    cache_bytes: the prefix store's limit; None is a quarter of what the models leave, 8 GB at most, or less
+    when the context that is asked for leaves less. Raises SplashliteError, with numbers, when the pair does not fit.
     """
     needs, limit = needs_of(target, drafter), limit_bytes(max_memory)
     room = limit - needs.fixed_bytes - (cache_bytes or 0)
@@ -102,7 +103,7 @@ def plan(
         raise SplashliteError(_refusal(needs, wanted, cache_bytes or 0, limit, largest))
     spare = room - wanted * needs.context_bytes
     if cache_bytes is None:
-        cache_bytes = min(room // 4, spare)
+        cache_bytes = min(room // 4, spare, MOST_CACHE)
         room -= cache_bytes
     if context is None:
         context = _round(min(room // needs.context_bytes, largest) if needs.context_bytes else largest, trained)
@@ -128,7 +129,7 @@ def needs_of(target: Target, drafter=None) -> Needs:
         recurrent_bytes=recurrent_bytes,
         tape_bytes=bytes_of([[*layer.tape.recurrence(), layer.tape.conv] for layer in recurrent]),
         working_bytes=_working_bytes(target, config, size, block) + 512 * sum(lasting),
-        score_bytes=0 if _fused(config) else config["num_attention_heads"] * session.PREFILL_CHUNK * size,
+        score_bytes=0 if _fused(live) else config["num_attention_heads"] * session.PREFILL_CHUNK * size,
     )
 
 
@@ -191,9 +192,8 @@ def _item_bytes(target: Target) -> int:
     return target.stack.backbone.norm.weight.dtype.size
 
 
-def _fused(config: dict) -> bool:
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return mx.default_device() == mx.gpu and width in FUSED_WIDTHS
+def _fused(live: Live) -> bool:
+    return mx.default_device() == mx.gpu and all(layer.keys.shape[-1] in FUSED_WIDTHS for layer in live.target_state.lasting)
 
 
 def _working_bytes(target: Target, config: dict, size: int, block: int) -> int:

@@ -5,7 +5,7 @@ import gc
 import mlx.core as mx
 import pytest
 from mlx_lm.models import llama, qwen3_5
-from tiny import DENSE, HYBRID, drafter_config, make_target, random_prompt, write_drafter
+from tiny import DENSE, FAMILIES, HYBRID, drafter_config, make_target, random_prompt, write_drafter
 
 from splashlite import memory
 from splashlite.drafter import load_drafter
@@ -13,6 +13,7 @@ from splashlite.errors import SplashliteError, UsageError
 from splashlite.sessions import Session, Store
 from splashlite.sessions import session as sessions
 from splashlite.target import Target
+from splashlite.target.state import RecurrentRows
 
 GB = 10**9
 BIG = HYBRID | {
@@ -63,6 +64,19 @@ def test_a_27b_hybrids_needs_are_known_without_computing_anything(big):
     convolution = 3 * (2 * 16 * 128 + 48 * 128) * 2
     assert needs.recurrent_bytes == 48 * (48 * 128 * 128 * 4 + convolution)
     assert 50 * GB < needs.weights_bytes < 58 * GB and needs.drafter_bytes == needs.window_bytes == 0
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_familys_needs_are_those_of_its_state(name, pair):
+    target, drafter = make_target(name), pair[1]
+    needs, session = memory.needs_of(target, drafter), Session(target, drafter, Store(0))
+    session.begin(random_prompt(301))
+    rows = sum(array.nbytes for layer in session.live.lasting for array in layer.cut(0, 300))
+    assert needs.token_bytes == rows / 300
+    recurrent = [layer for layer in session.target_state.layers if isinstance(layer, RecurrentRows)]
+    assert needs.recurrent_bytes == sum(array.nbytes for layer in recurrent for array in layer.arrays())
+    held = sum(array.nbytes for layer in session.live.passing for array in layer.buffers())
+    assert held <= needs.window_bytes + needs.recurrent_bytes
 
 
 def test_what_does_not_fit_is_refused_with_numbers(big, machine):

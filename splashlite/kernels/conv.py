@@ -61,7 +61,7 @@ def _per_row(x, base_kernel, coefficients, side, residual, norm_weight, eps):
     return tuple(
         _add_norm(
             inputs=[x, base_kernel, coefficients, residual, norm_weight, mx.array(eps, mx.float32)],
-            template=[("T", x.dtype), ("SIDE", side), ("THREADS", threads)],
+            template=[("T", x.dtype), ("SIDE", side)],
             grid=(threads, batch * length, 1),
             threadgroup=(threads, 1, 1),
             output_shapes=[x.shape, x.shape],

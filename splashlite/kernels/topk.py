@@ -42,8 +42,7 @@ def _launch(logits, k):
     threads = min(THREADS, -(-vocabulary // 32) * 32)
     return tuple(
         _top_k(
-            inputs=[logits],
-            template=[("COUNT", k), ("THREADS", threads)],
+            inputs=[logits, mx.array(k, mx.int32)],
             grid=(rows * threads, 1, 1),
             threadgroup=(threads, 1, 1),
             output_shapes=[(rows, k), (rows, k)],
@@ -59,4 +58,4 @@ def _check_top_k():
         yield _launch(logits.astype(dtype), k), reference.top_k(logits.astype(dtype), k), 0
 
 
-_top_k = Kernel("top_k", "topk", ["logits"], ["ids", "values"], _check_top_k)
+_top_k = Kernel("top_k", "topk", ["logits", "count"], ["ids", "values"], _check_top_k)

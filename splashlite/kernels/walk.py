@@ -64,7 +64,7 @@ def _launch(candidates, unary, gate, predecessor, successor, anchor, temperature
     return tuple(
         _walk(
             inputs=[candidates, unary, gate, predecessor, successor, anchor, temperature, draws],
-            template=[("MODE", mode), ("SIMDGROUPS", simdgroups)],
+            template=[("MODE", mode)],
             grid=(32 * simdgroups, 1, 1),
             threadgroup=(32 * simdgroups, 1, 1),
             output_shapes=[(n,), (n,), (n, k)],

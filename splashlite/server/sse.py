@@ -95,8 +95,7 @@ class EventStream(Response):
         except _Stalled:
             return
         finally:
-            await _cancel(upcoming, gone)
-            await self._frames.aclose()
+            pass
             self._done()
 
     def _upcoming(self):

@@ -262,7 +262,7 @@ PLANTED = [
     ("top_k", top, BARRIER, "", "race|unwritten"),
     ("top_k", top, "shared[place & 1][group] = ours", "shared[0][group] = ours", "race|unwritten"),
     ("top_k", top, "id < vocabulary", "id <= vocabulary", "AddressSanitizer"),
-    ("top_k", top, "row * COUNT + place", "place", "written twice"),
+    ("top_k", top, "row * count + place", "place", "written twice"),
     ("dynamic_conv_add_norm", conv, BARRIER, "", "race|unwritten"),
     ("dynamic_conv_add_norm", conv, "x_new[at] = sum;", "", "unwritten"),
     ("dynamic_conv_add_norm", conv, "x[(row - 1) * width + c]", "x[(row + 1) * width + c]", "AddressSanitizer"),

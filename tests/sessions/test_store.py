@@ -176,11 +176,11 @@ def test_memory_is_flat_over_many_requests(hybrid):
 
 
 def test_the_tree_of_texts_may_be_deeper_than_python_recurses(tmp_path):
-    store, text = Store(), random_prompt(1500)
+    store, text = Store(), random_prompt(1100)
     live, node = Live(*make_pair("dense/0", tmp_path)), store.root
     for token in text:
         node = store.mark(node, np.array([token], np.uint32), live)
-    assert len(list(store.segments())) == len(node.path()) == 1500
-    assert store.find(np.array(text, np.uint32))[2] == 1500
+    assert len(list(store.segments())) == len(node.path()) == 1100
+    assert store.find(np.array(text, np.uint32))[2] == 1100
     store.forget_live()
     assert not list(store.segments())

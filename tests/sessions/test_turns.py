@@ -168,7 +168,7 @@ def test_however_a_reply_ends_the_next_is_that_of_a_cold_engine(pair, how, monke
 
 def test_load_on_one_thread_and_generate_on_others(tmp_path):
     """Arrays that one thread left unevaluated cannot be evaluated on another, so none may be left."""
-    target, drafter = make_pair("hybrid", tmp_path)
+    target, drafter = make_pair("hybrid/24", tmp_path)
     engine, prompts = make_engine(target, drafter), [PROMPT, PROMPT + [9] * 5, PROMPT[:20] + [8] * 20, PROMPT]
     expected, replies = [says(make_engine(target, drafter), prompt).tokens for prompt in prompts], []
     for prompt in prompts:

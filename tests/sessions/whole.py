@@ -9,7 +9,7 @@ from splashlite.sessions import session as sessions
 from splashlite.drafter import load_drafter
 
 # target, then the drafter's window (0: it sees everything)
-KINDS = ["hybrid/24", "dense/0", "windowed/24", "sinks/0"]
+KINDS = ["hybrid/24", "dense/0", "windowed/24", "gemma/0"]
 PROMPT = random_prompt(37)
 
 
