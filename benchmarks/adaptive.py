@@ -1,15 +1,16 @@
-"""Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, on every prompt class.
+"""Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, on
+every prompt class.
 
     python benchmarks/adaptive.py [--pair NAME] [--prompts 3] [--tokens 64] [--json]
     python benchmarks/adaptive.py --scripted [--rates 30 60 90]
 
-Everything runs interleaved in one process. The best other way to decode is the one with the highest median speed in its
-class; the ratio is the median over prompts of adaptive over it. Costs are measured anew before.
+Everything runs interleaved in one process. The best other way to decode is the one with the highest median
+speed in its class; the ratio is the median over prompts of adaptive over it. Costs are measured anew before.
 
---scripted runs the real pair with a drafter whose tokens are overruled: each is right with the given probability, whatever
-came before, and the drafter's own pass still has to be paid. The speed-up over plain decoding is then put beside the one
-that the cost curve predicts for the best width, E(rows) T(1) / T(rows), E(rows) = 1 + p + … + p^(rows - 1), or 1 where no
-width promises more.
+--scripted runs the real pair with a drafter whose tokens are overruled: each is right with the given
+probability, whatever came before, and the drafter's own pass still has to be paid. The speed-up over plain
+decoding is then put beside the one that the cost curve predicts for the best width, E(rows) T(1) / T(rows),
+E(rows) = 1 + p + … + p^(rows - 1), or 1 where no width promises more.
 """
 
 import argparse
@@ -21,13 +22,14 @@ import splashlite  # first: it chooses the BLAS
 
 import mlx.core as mx
 
+from splashlite.decode.cost import measure
 from splashlite.decode.survival import Survival
 from splashlite.drafter.draft import Draft
 from splashlite.engine import open_pair
 from splashlite.evaluate.machine import Load
 from splashlite.evaluate.measure import ADAPTIVE, GREEDY, PLAIN, Bench
 from splashlite.evaluate.numbers import arm, left_out_because
-from splashlite.evaluate.prompts import encoded, shipped
+from splashlite.evaluate.prompts import DOCUMENT, encoded, shipped
 from splashlite.pairs.resolve import resolve
 
 
@@ -37,15 +39,29 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=3, help="of each class")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--scripted", action="store_true")
-    parser.add_argument("--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right")
+    parser.add_argument(
+        "--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     load = Load()
-    engine = open_pair(resolve(options.pair), calibrate="again")
-    prompts, _ = encoded(engine, shipped(options.prompts), options.tokens)
-    rows = scripted(engine, prompts, options, load) if options.scripted else best(engine, prompts, options, load)
+    engine = open_pair(resolve(options.pair), calibrate="off")
+    engine.costs = measure(engine.target, engine.drafter)  # anew, and not kept for other programs
+    asked = [
+        prompt for prompt in shipped(options.prompts) if not (options.scripted and prompt.kind == DOCUMENT)
+    ]
+    prompts, _ = encoded(engine, asked, options.tokens)
+    rows = (
+        scripted(engine, prompts, options, load) if options.scripted else best(engine, prompts, options, load)
+    )
     load.sample()
-    result = {"version": splashlite.__version__, "mlx": mx.__version__, "cycle_ms": engine.costs.cycle_ms(), "rows": rows, "load": load.as_dict()}
+    result = {
+        "version": splashlite.__version__,
+        "mlx": mx.__version__,
+        "cycle_ms": engine.costs.cycle_ms(),
+        "rows": rows,
+        "load": load.as_dict(),
+    }
     if options.json:
         print(json.dumps(result, indent=1))
         return
@@ -75,7 +91,9 @@ def best(engine, prompts, options, load: Load) -> list[dict]:
         speeds = {name: arm(name, kept, refused=False) for name in runner.arms}
         others = {name: each["tokens_per_second"] for name, each in speeds.items() if name != ADAPTIVE}
         winner = max(others, key=others.get)
-        ratios = [each.replies[ADAPTIVE].stats.decode_tps / each.replies[winner].stats.decode_tps for each in kept]
+        ratios = [
+            each.replies[ADAPTIVE].stats.decode_tps / each.replies[winner].stats.decode_tps for each in kept
+        ]
         rows.append(
             {
                 "class": kind,
@@ -104,14 +122,20 @@ class Scripted:
         begin = context.length + 1
         real = self.drafter.propose(target, anchor, context, n, chance)
         coming = (self.truth[begin : begin + n] + [0] * n)[:n]
-        said = [token if self.rng.random() < self.rate else (token + 1) % target.vocab_rows for token in coming]
+        said = [
+            token if self.rng.random() < self.rate else (token + 1) % target.vocab_rows for token in coming
+        ]
         return Draft(mx.array(said, mx.uint32) + 0 * real.tokens)  # the sum makes the real pass be computed
 
 
 def scripted(engine, prompts, options, load: Load) -> list[dict]:
-    """Measured and predicted speed-up for drafts of known quality; a text that parts at a near tie is left out."""
+    """Measured and predicted speed-up for drafts of known quality; a text that parts at a near tie is left
+    out."""
     real, rng, rows = engine.drafter, random.Random(0), []
-    texts = [(ids, engine.generate(ids, max_tokens=options.tokens, temperature=0, speculative=False).tokens) for _, ids in prompts]
+    texts = [
+        (ids, engine.generate(ids, max_tokens=options.tokens, temperature=0, speculative=False).tokens)
+        for _, ids in prompts
+    ]
     for per_cent in options.rates:
         ratios, tokens, cycles, verified, parked, parted = [], 0, 0, 0, 0, 0
         engine.survival = Survival(real.block_size - 1)
@@ -130,10 +154,16 @@ def scripted(engine, prompts, options, load: Load) -> list[dict]:
                 continue
             stats = replies[ADAPTIVE].stats
             ratios.append(stats.decode_tps / replies[PLAIN].stats.decode_tps)
-            tokens, cycles, verified = tokens + stats.completion_tokens, cycles + stats.cycles, verified + stats.rows
+            tokens, cycles, verified = (
+                tokens + stats.completion_tokens,
+                cycles + stats.cycles,
+                verified + stats.rows,
+            )
             parked += stats.parked_cycles
         if not ratios:
-            raise SystemExit(f"no reply reached {options.tokens} tokens and kept plain decoding's text: ask for fewer with --tokens")
+            raise SystemExit(
+                f"no reply of {options.tokens} tokens kept plain decoding's text: ask for fewer with --tokens"
+            )
         predicted, width = prediction(engine.costs.cycle_ms(), per_cent / 100)
         rows.append(
             {

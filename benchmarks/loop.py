@@ -1,49 +1,50 @@
-"""The decode loop's own time per cycle, beside that of mlx-vlm's DFlash 2 loop: the same random weights, alternating processes.
+"""The decode loop's own time per cycle, beside that of mlx-vlm's DFlash 2 loop.
 
     python benchmarks/loop.py [--rows 8] [--cycles 40] [--processes 3] [--fused] [--profile] [--json]
 
-The pair has the real layer counts (64 target layers, 48 of them recurrent; 5 drafter layers, block of 8) at toy widths, so
-that next to nothing is computed. Own time is the CPU time of the thread that runs the loop: building graphs, handing them to
-MLX, reading the verdict, committing. Waiting for the device costs none of it, whatever else the machine is doing. Of it,
-"device idle" lies between reading a verdict and handing over the next work. `launches` counts the operations that a cycle
-hands to MLX (views are free and not among them).
+Both run the same random weights, in alternating processes. The pair has the real layer counts (64 target
+layers, 48 of them recurrent; 5 drafter layers, block of 8) at toy widths, so that next to nothing is
+computed. Own time is the CPU time of the thread that runs the loop: building graphs, handing them to MLX,
+reading the verdict, committing. Waiting for the device costs none of it, whatever else the machine is doing.
+Of it, "device idle" lies between reading a verdict and handing over the next work. `launches` counts the
+operations that a cycle hands to MLX (views are free and not among them).
 
-On a CPU both programs spell out in many operations what is one kernel on a GPU: norms, rotations, attention, the recurrence,
-and splashlite's own kernels. --fused puts one operation in the place of each, in both (the text then means nothing): the loop
-as it looks from a GPU.
+On a CPU both programs spell out in many operations what is one kernel on a GPU: norms, rotations, attention,
+the recurrence, and splashlite's own kernels. --fused puts one operation in the place of each, in both (the
+text then means nothing): the loop as it looks from a GPU.
 
-mlx-vlm 0.7.10 comes from PyPI into an environment of its own, kept in the cache folder; --peer PYTHON takes another. Nothing
-else is needed.
+mlx-vlm 0.7.10 comes from PyPI into an environment of its own, kept in the cache folder; --peer PYTHON takes
+another. Nothing else is needed.
 """
 
 import argparse
 import cProfile
-import io
 import json
 import os
 import pstats
-import re
 import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
-from time import perf_counter, thread_time
+from time import thread_time
 
 import standins
+from meter import WARM_UP, Meter, measured
 from toypair import TARGET, write_pair
 
 PEER = "mlx-vlm==0.7.10"
-WARM_UP = 6  # cycles
 PROMPT = 32  # tokens
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=8, help="rows verified in every cycle")
     parser.add_argument("--cycles", type=int, default=40, help="cycles per process")
     parser.add_argument("--processes", type=int, default=3, help="processes of each program")
-    parser.add_argument("--fused", action="store_true", help="one operation per recurrence, as on a GPU")
+    parser.add_argument("--fused", action="store_true", help="one operation per Metal kernel")
     parser.add_argument("--peer", type=Path, help="a Python that has mlx-vlm; made when left out")
     parser.add_argument("--profile", action="store_true", help="profile splashlite's loop instead")
     parser.add_argument("--json", action="store_true")
@@ -70,25 +71,45 @@ def compare(options) -> None:
     for _ in range(options.processes):
         for half in HALVES:
             found[half].append(run(pythons[half], half, options))
-    for version in ("mlx", "dtype"):
-        assert len({each[version] for runs in found.values() for each in runs}) == 1, f"the programs differ in {version}"
+    for fact in ("mlx", "dtype"):
+        if len({each[fact] for runs in found.values() for each in runs}) > 1:
+            raise SystemExit(f"the programs differ in {fact}: give both the same")
     rows = {half: medians(runs) for half, runs in found.items()}
-    facts = {"mlx": found["splashlite"][0]["mlx"], "rows": options.rows, "cycles": options.cycles, "fused": options.fused}
+    facts = {
+        "mlx": found["splashlite"][0]["mlx"],
+        "rows": options.rows,
+        "cycles": options.cycles,
+        "fused": options.fused,
+    }
     result = {**facts, "programs": rows, "load": os.getloadavg()[0]}
     print(json.dumps(result, indent=1) if options.json else table(result))
 
 
 def profile(options) -> None:
-    """Where the thread's CPU time goes in splashlite's half, function by function; the profiler itself slows Python down."""
+    """Where the thread's CPU time goes in splashlite's half, function by function; the profiler itself slows
+    Python down."""
     options.profiler = cProfile.Profile(thread_time)
     splashlite_half(options)
     stats = pstats.Stats(options.profiler).strip_dirs()
     stats.sort_stats("tottime").print_stats(30)
-    stats.sort_stats("cumulative").print_stats("loop|dflash|target|recurrent|state|accept|sampling|context|kv|sessions")
+    stats.sort_stats("cumulative").print_stats(
+        "loop|dflash|target|recurrent|state|accept|sampling|context|kv|sessions"
+    )
 
 
 def run(python, half: str, options) -> dict:
-    command = [python, __file__, "--half", half, "--folder", options.folder, "--rows", options.rows, "--cycles", options.cycles]
+    command = [
+        python,
+        __file__,
+        "--half",
+        half,
+        "--folder",
+        options.folder,
+        "--rows",
+        options.rows,
+        "--cycles",
+        options.cycles,
+    ]
     command += ["--fused"] if options.fused else []
     environment = os.environ | {"SPLASHLITE_BLAS": "reference", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=environment)
@@ -109,14 +130,18 @@ def peer_python() -> Path:
         print(f"installing {PEER} into {folder}", file=sys.stderr)
         extra = "" if sys.platform == "darwin" else "[cpu]"
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([python, "-m", "pip", "install", "--quiet", PEER, f"mlx{extra}=={mx.__version__}"], check=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", PEER, f"mlx{extra}=={mx.__version__}"], check=True
+        )
         ready.touch()
     return python
 
 
 def medians(runs: list[dict]) -> dict:
     numbers = [name for name, value in runs[0].items() if isinstance(value, (int, float))]
-    phases = {name: round(median(each["phases_ms"][name] for each in runs), 3) for name in runs[0]["phases_ms"]}
+    phases = {
+        name: round(median(each["phases_ms"][name] for each in runs), 3) for name in runs[0]["phases_ms"]
+    }
     return {name: round(median(each[name] for each in runs), 3) for name in numbers} | {
         "version": runs[0]["version"],
         "phases_ms": phases,
@@ -126,112 +151,22 @@ def medians(runs: list[dict]) -> dict:
 
 def table(result: dict) -> str:
     ours = result["programs"]["splashlite"]
-    lines = [f"own milliseconds per cycle of {result['rows']} rows (mlx {result['mlx']}{', one operation per Metal kernel' * result['fused']})"]
+    fused = ", one operation per Metal kernel" if result["fused"] else ""
+    lines = [f"own milliseconds per cycle of {result['rows']} rows (mlx {result['mlx']}{fused})"]
     for half, row in result["programs"].items():
         phases = ", ".join(f"{name} {ms:.2f}" for name, ms in row["phases_ms"].items())
         same = all(a == b for a, b in zip(row["tokens"], ours["tokens"]))
         text = "" if result["fused"] else "the same text" if same else "another text"
-        lines.append(
-            f"{half:<22} {row['version']:<8} {row['own_ms']:7.2f} ms  x{row['own_ms'] / ours['own_ms']:.2f}  device idle {row['idle_ms']:5.2f} ms  "
-            f"{row['launches']:6.0f} launches  {row['tokens_per_cycle']:.2f} tokens/cycle  {text}\n{'':24}{phases}"
-        )
+        parts = [
+            f"{half:<22} {row['version']:<7} {row['own_ms']:7.2f} ms",
+            f"{row['own_ms'] / ours['own_ms']:.2f} times ours",
+            f"device idle {row['idle_ms']:5.2f} ms",
+            f"{row['launches']:.0f} launches",
+            f"{row['tokens_per_cycle']:.2f} tokens/cycle",
+            text,
+        ]
+        lines += ["  ".join(filter(None, parts)), f"{'':24}{phases}"]
     return "\n".join([*lines, f"machine load {result['load']:.1f}"])
-
-
-# ---- one program in one process ----
-
-
-class Meter:
-    """CPU time of this thread by phase; a phase inside another is not counted twice. Counts launches as well.
-
-    `idle_ms` is the time from a verdict's reading to the next handing over: the device has nothing to do meanwhile.
-    """
-
-    def __init__(self):
-        self.ms, self.launches, self.idle_ms = defaultdict(float), 0, 0.0
-        self._idle_since = None
-        self._inner = [0.0]
-        self.on = self.counting = False
-
-    @contextmanager
-    def phase(self, name: str):
-        began = thread_time()
-        self._inner.append(0.0)
-        try:
-            yield
-        finally:
-            took = (thread_time() - began) * 1000
-            inner = self._inner.pop()
-            self._inner[-1] += took
-            if self.on:
-                self.ms[name] += took - inner
-            if name == "reading":
-                self._idle_since = thread_time()
-
-    def hand_over(self, mx) -> None:
-        """Watch mx.async_eval, and count the operations that it is given in the cycle after the measured ones."""
-        self.watch(mx, "async_eval", "handing over")
-        timed = mx.async_eval
-
-        def counted(*arrays):
-            if self.on and self._idle_since is not None:
-                self.idle_ms += (thread_time() - self._idle_since) * 1000
-            self._idle_since = None
-            if self.counting:
-                self.launches += operations(mx, arrays)
-            return timed(*arrays)
-
-        mx.async_eval = counted
-
-    def watch(self, owner, attribute: str, name: str) -> None:
-        """Count every call of owner.attribute as a phase."""
-        function = getattr(owner, attribute)
-
-        def watched(*arguments, **options):
-            with self.phase(name):
-                return function(*arguments, **options)
-
-        setattr(owner, attribute, watched)
-
-
-VIEWS = "Reshape|Transpose|Broadcast|ExpandDims|Squeeze|Flatten|Unflatten|Slice|Split|AsStrided|View|StopGradient"
-
-
-def operations(mx, arrays) -> int:
-    """Operations in the graph of `arrays` that a device would be given."""
-    graph = io.StringIO()
-    mx.export_to_dot(graph, *[array for array in arrays if array is not None])
-    return sum(not re.fullmatch(VIEWS, name) for name in re.findall(r'label ="([^"]+)", shape=rectangle', graph.getvalue()))
-
-
-def measured(stream, cycles_so_far, meter: Meter, options) -> dict:
-    """Own time per cycle of a token stream, the first WARM_UP cycles left out; launches are counted in one cycle more."""
-    tokens = []
-    until(stream, cycles_so_far, WARM_UP, tokens)
-    meter.on, start, first = True, cycles_so_far(), len(tokens)
-    began, wall = thread_time(), perf_counter()
-    with options.profiler:
-        until(stream, cycles_so_far, start + options.cycles, tokens)
-    own, wall = (thread_time() - began) * 1000, (perf_counter() - wall) * 1000
-    meter.on, cycles, stop = False, cycles_so_far() - start, len(tokens)
-    meter.counting = True
-    until(stream, cycles_so_far, cycles_so_far() + 1, tokens)
-    phases = {name: ms / cycles for name, ms in meter.ms.items()}
-    phases["rest"] = own / cycles - sum(phases.values())
-    return {
-        "own_ms": own / cycles,
-        "idle_ms": meter.idle_ms / cycles,
-        "wall_ms": wall / cycles,
-        "tokens_per_cycle": (stop - first) / cycles,
-        "launches": meter.launches,
-        "phases_ms": phases,
-        "tokens": tokens,
-    }
-
-
-def until(stream, cycles_so_far, cycles: int, tokens: list[int]) -> None:
-    while cycles_so_far() < cycles:
-        tokens += next(stream)
 
 
 def splashlite_half(options) -> dict:
@@ -263,12 +198,16 @@ def splashlite_half(options) -> dict:
             yield piece.tokens
 
     found = measured(pieces(), lambda: stats[0].cycles if stats else 0, meter, options)
-    return found | {"version": splashlite.__version__, "mlx": mx.__version__, "dtype": engine.describe()["dtype"]}
+    return found | {
+        "version": splashlite.__version__,
+        "mlx": mx.__version__,
+        "dtype": engine.describe()["dtype"],
+    }
 
 
 def peer_half(options, selector: bool) -> dict:
-    """mlx-vlm's loop. As it ships, greedy drafting takes every row's own argmax; `selector` has it walk DFlash 2's selector,
-    as its sampled drafting does."""
+    """mlx-vlm's loop. As it ships, greedy drafting takes every row's own argmax; `selector` has it walk
+    DFlash 2's selector, as its sampled drafting does."""
     import mlx.core as mx
     import mlx_vlm
     from mlx_vlm.generate.ar import generate_step
@@ -280,10 +219,21 @@ def peer_half(options, selector: bool) -> dict:
 
     if options.fused:
         standins.mlx_vlm(mx)
-    vision = {"model_type": "qwen3_5", "depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 1, "out_hidden_size": 64}
-    model = Model(ModelConfig.from_dict({"model_type": "qwen3_5", "text_config": TARGET, "vision_config": vision}))
+    vision = {
+        "model_type": "qwen3_5",
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 1,
+        "out_hidden_size": 64,
+    }
+    model = Model(
+        ModelConfig.from_dict({"model_type": "qwen3_5", "text_config": TARGET, "vision_config": vision})
+    )
     weights = mx.load(str(options.folder / "target" / "model.safetensors"))
-    model.language_model.load_weights([(name.removeprefix("language_model."), array) for name, array in weights.items()])
+    model.language_model.load_weights(
+        [(name.removeprefix("language_model."), array) for name, array in weights.items()]
+    )
     model.eval()
     drafter, _ = load_drafter(str(options.folder / "drafter"))
     drafter.prefer_requested_block_size = True  # its own switch for a width that does not adapt
@@ -301,7 +251,12 @@ def peer_half(options, selector: bool) -> dict:
 
     def tokens():
         budget = options.rows * (options.cycles + WARM_UP + 2)
-        how = {"draft_model": drafter, "draft_kind": "dflash", "draft_block_size": options.rows, "temperature": 0.0}
+        how = {
+            "draft_model": drafter,
+            "draft_kind": "dflash",
+            "draft_block_size": options.rows,
+            "temperature": 0.0,
+        }
         for token, _ in generate_step(mx.array([prompt()]), model, None, None, max_tokens=budget, **how):
             yield [int(token)]
 

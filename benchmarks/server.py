@@ -1,9 +1,11 @@
-"""What the server costs: its stream's speed and its first byte against the engine's own, in one run, interleaved.
+"""What the server costs: its stream's speed and its first byte against the engine's own, in one run,
+interleaved.
 
     python benchmarks/server.py [--pair NAME] [--tokens 64] [--rounds 7] [--width 4] [--json]
 
-One server process holds the pair and this process another engine of the same pair; they take turns. Speed counts from the
-first piece to the last. First byte is that of a cached prompt: the time to the first event with text.
+One server process holds the pair and this process another engine of the same pair; they take turns. Speed
+counts from the first piece to the last. First byte is that of a cached prompt: the time to the first event
+with text.
 """
 
 import argparse
@@ -36,7 +38,9 @@ def main() -> None:
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         port = int(re.search(r":(\d+) ", server.stdout.readline())[1])
-        rounds = [(from_engine(engine, options), from_server(port, options)) for _ in range(options.rounds + 1)][1:]
+        rounds = [
+            (from_engine(engine, options), from_server(port, options)) for _ in range(options.rounds + 1)
+        ][1:]
     finally:
         server.terminate()
         server.wait()
@@ -53,8 +57,12 @@ def main() -> None:
     if options.json:
         print(json.dumps(result))
         return
-    print(f"speed       engine {result['engine_tps']:7.2f} tok/s  server {result['server_tps']:7.2f} tok/s  ratio {result['speed_ratio']:.3f}")
-    print(f"first byte  engine {result['engine_first_ms']:7.1f} ms     server {result['server_first_ms']:7.1f} ms     later by {result['first_byte_later_ms']} ms")
+    print(
+        f"speed       engine {result['engine_tps']:7.2f} tok/s  server {result['server_tps']:7.2f} tok/s  ratio {result['speed_ratio']:.3f}"
+    )
+    print(
+        f"first byte  engine {result['engine_first_ms']:7.1f} ms     server {result['server_first_ms']:7.1f} ms     later by {result['first_byte_later_ms']} ms"
+    )
     print(f"machine load {result['machine_load']}")
 
 

@@ -1,4 +1,5 @@
-"""One operation in the place of everything that is one kernel on Metal, so that a CPU sees the graphs that a GPU gets.
+"""One operation in the place of everything that is one kernel on Metal, so that a CPU sees the graphs that a
+GPU gets.
 
 Only shapes and dependencies are kept; what is computed means nothing.
 """
@@ -37,7 +38,9 @@ def splashlite(mx) -> None:
     reference.dynamic_conv = lambda x, base, taps, side: one(mx, [x], base, taps)[0]
     reference.dynamic_conv_add = lambda x, base, taps, side, residual: one(mx, [x], base, taps, residual)[0]
     reference.dynamic_conv_add_norm = dynamic_conv_add_norm
-    reference.gated_delta = lambda q, k, v, g, beta, state, tape, accepted: one(mx, [v, state], q, k, g, beta, *(tape or ()))
+    reference.gated_delta = lambda q, k, v, g, beta, state, tape, accepted: one(
+        mx, [v, state], q, k, g, beta, *(tape or ())
+    )
 
 
 def mlx_vlm(mx) -> None:

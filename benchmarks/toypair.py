@@ -1,4 +1,5 @@
-"""A random pair with the real layer counts of Qwen3.8-27B and its DFlash 2 drafter, at toy widths, in the published formats."""
+"""A random pair with the real layer counts of Qwen3.8-27B and its DFlash 2 drafter, at toy widths, in the
+published formats."""
 
 import json
 from pathlib import Path
@@ -108,8 +109,15 @@ def drafter_shapes() -> dict[str, tuple[int, ...]]:
         "mlp.down_proj.weight": (width, inner),
     }
     for conv in ("attention_conv", "mlp_conv"):
-        layer |= {f"{conv}.base_kernel": (2, 2, width), f"{conv}.kernel_projection.weight": (4 * groups, width)}
-    shapes = {f"layers.{i}.{name}": shape for i in range(config["num_hidden_layers"]) for name, shape in layer.items()}
+        layer |= {
+            f"{conv}.base_kernel": (2, 2, width),
+            f"{conv}.kernel_projection.weight": (4 * groups, width),
+        }
+    shapes = {
+        f"layers.{i}.{name}": shape
+        for i in range(config["num_hidden_layers"])
+        for name, shape in layer.items()
+    }
     return shapes | {
         "fc.weight": (width, len(own["target_layer_ids"]) * width),
         "hidden_norm.weight": (width,),

@@ -1,8 +1,15 @@
 """What every test shares. Tests marked `exact` need reference BLAS, where results do not depend on the number of rows."""
 
+import os
+
 import pytest
 
-from splashlite import blas
+from splashlite import blas, kernels
+
+if os.environ.get("SPLASHLITE_KERNELS") == "emulator":
+    from metal import emulator
+
+    kernels.install_runner(emulator.runner())
 
 
 def pytest_collection_modifyitems(items):

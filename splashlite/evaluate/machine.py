@@ -15,8 +15,8 @@ BUSY = 0.25  # running programs of others per core, above which times mean littl
 class Load:
     """Other programs' share of the machine, from the load average (runnable tasks over the last minute).
 
-    Made before anything is loaded; `sample()` now and then while the benchmark runs. The share meanwhile stays None in
-    the first minute.
+    Made before anything is loaded; `sample()` now and then while the benchmark runs. The share meanwhile
+    stays None in the first minute.
     """
 
     def __init__(self):

@@ -1,4 +1,5 @@
-"""Running the benchmark: plain and speculative decoding of the same prompts, one reply after the other in one process."""
+"""Running the benchmark: plain and speculative decoding of the same prompts, one reply after the other in one
+process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +16,8 @@ WARM_UP = 16  # tokens of each arm that are not counted
 
 @dataclass(frozen=True)
 class Reply:
-    """One measured reply: its tokens, its counters, and of each cycle the rows verified and the drafts kept."""
+    """One measured reply: its tokens, its counters, and of each cycle the rows verified and the drafts
+    kept."""
 
     tokens: list[int]
     stats: Stats
@@ -26,8 +28,8 @@ class Reply:
 class Measured:
     """One prompt in one mode: a reply for each arm, and an adaptive one whose forwards were timed.
 
-    `partings` says of each arm where its greedy text leaves plain decoding's (None: nowhere); it is empty where texts are
-    sampled.
+    `partings` says of each arm where its greedy text leaves plain decoding's (None: nowhere); it is empty
+    where texts are sampled.
     """
 
     kind: str
@@ -48,9 +50,12 @@ class FirstToken:
 
 
 def arms_of(block_size: int, widths: bool) -> dict[str, dict]:
-    """The ways to decode that are compared, by name: plain, adaptive, the full block and, on demand, every width below."""
+    """The ways to decode that are compared, by name: plain, adaptive, the full block and, on demand, every
+    width below."""
     fixed = range(2 if widths else block_size, block_size + 1)
-    return {PLAIN: {"speculative": False}, ADAPTIVE: {}} | {width_name(rows): {"width": rows} for rows in fixed}
+    return {PLAIN: {"speculative": False}, ADAPTIVE: {}} | {
+        width_name(rows): {"width": rows} for rows in fixed
+    }
 
 
 def width_name(rows: int) -> str:
@@ -66,9 +71,13 @@ def modes_of(engine) -> dict[str, dict]:
 class Bench:
     """One engine under measurement. `heard(words)` is told of every reply before it is begun."""
 
-    def __init__(self, engine, *, tokens: int, widths: bool = False, heard: Callable[[str], None] = lambda words: None):
+    def __init__(
+        self, engine, *, tokens: int, widths: bool = False, heard: Callable[[str], None] = lambda words: None
+    ):
         if engine.drafter is None:
-            raise UsageError("this pair has no drafter, so there is nothing to compare: name a pair with one, or --drafter")
+            raise UsageError(
+                "this pair has no drafter, so there is nothing to compare: name a pair with one, or --drafter"
+            )
         self.engine, self.tokens, self.heard = engine, tokens, heard
         self.arms = arms_of(engine.drafter.block_size, widths)
         self.modes = modes_of(engine)
@@ -80,7 +89,8 @@ class Bench:
     def run(self, prompts: list[tuple[str, list[int]]]) -> tuple[list[FirstToken], dict[str, list[Measured]]]:
         """Measure every prompt, (class, token ids): first tokens, and for each mode all replies.
 
-        The arms take turns at going first, so that a machine that warms up or is loaded meanwhile favours none of them.
+        The arms take turns at going first, so that a machine that warms up or is loaded meanwhile favours
+        none of them.
         """
         for options in self.arms.values():
             self.heard("warming up")

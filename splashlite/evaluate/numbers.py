@@ -6,7 +6,9 @@ from statistics import mean, median
 from splashlite.evaluate.measure import ADAPTIVE, PLAIN, FirstToken, Measured, Reply, width_name
 
 N_GRAM = 4
-LOOPING = 0.5  # a text in which fewer of its 4-grams of tokens are distinct than this share goes round in circles
+LOOPING = (
+    0.5  # a text in which fewer of its 4-grams of tokens are distinct than this share goes round in circles
+)
 SHORTEST = 8  # tokens; a shorter reply is too short to be timed
 WORDS = {
     "looping": f"going round in circles (of {N_GRAM} tokens in a row fewer than {LOOPING:.0%} are distinct)",
@@ -21,7 +23,8 @@ def distinct(tokens: list[int]) -> float:
 
 
 def summary(measured: list[Measured], first: list[FirstToken], block_size: int) -> dict:
-    """One class in one mode, ready for JSON. Where a speed-up may not be shown it is None and `refused` says why."""
+    """One class in one mode, ready for JSON. Where a speed-up may not be shown it is None and `refused` says
+    why."""
     kept, left_out = [], Counter()
     for each in measured:
         reason = left_out_because(each)
@@ -36,7 +39,9 @@ def summary(measured: list[Measured], first: list[FirstToken], block_size: int) 
         "prompts": len(measured),
         "prompt_tokens": spread([each.prompt_tokens for each in measured]),
         "reply_tokens": spread([len(each.replies[PLAIN].tokens) for each in measured]),
-        "least_distinct": round(min(distinct(reply.tokens) for each in measured for reply in each.replies.values()), 3),
+        "least_distinct": round(
+            min(distinct(reply.tokens) for each in measured for reply in each.replies.values()), 3
+        ),
         "left_out": dict(left_out),
         "refused": refused,
         "arms": {name: arm(name, kept or measured, refused is not None) for name in arms},
@@ -48,13 +53,16 @@ def summary(measured: list[Measured], first: list[FirstToken], block_size: int) 
             "cold": round(median(each.cold_ms for each in first), 1),
             "warm": round(median(each.warm_ms for each in first), 1),
         },
-        "peak_memory_bytes": max(reply.stats.peak_memory_bytes for each in measured for reply in each.replies.values()),
+        "peak_memory_bytes": max(
+            reply.stats.peak_memory_bytes for each in measured for reply in each.replies.values()
+        ),
         "texts": texts(measured),
     }
 
 
 def left_out_because(measured: Measured) -> str | None:
-    """Why a prompt must not count for speed: text that loops is drafted far better than text that people read."""
+    """Why a prompt must not count for speed: text that loops is drafted far better than text that people
+    read."""
     replies = measured.replies.values()
     if any(distinct(reply.tokens) < LOOPING for reply in replies):
         return "looping"
@@ -67,12 +75,15 @@ def refusal(measured: list[Measured], kept: list[Measured], left_out: Counter) -
         for name, where in each.partings.items():
             if where is not None and not where.near_tie:
                 return (
-                    f"with {name} the text of prompt {number} is another one from token {where.index + 1} on, and no near tie explains "
-                    f"it (the two best logits are {where.gap:.2g} apart, rounding explains {where.bound:.2g}): this is a bug, report it"
+                    f"with {name} the text of prompt {number} is another one from token {where.index + 1} "
+                    f"on, and no near tie explains it (the two best logits are {where.gap:.2g} apart, "
+                    f"rounding explains {where.bound:.2g}): this is a bug, report it"
                 )
     if kept:
         return None
-    return "no text is fit to be timed: " + " and ".join(f"{count} {WORDS[reason]}" for reason, count in left_out.items())
+    return "no text is fit to be timed: " + " and ".join(
+        f"{count} {WORDS[reason]}" for reason, count in left_out.items()
+    )
 
 
 def arm(name: str, measured: list[Measured], refused: bool) -> dict:
@@ -92,7 +103,8 @@ def arm(name: str, measured: list[Measured], refused: bool) -> dict:
 
 
 def positions(replies: list[Reply], block_size: int) -> list[float | None]:
-    """How often draft 1, 2, … was kept, of the cycles that drafted so far; a draft falls with every one before it."""
+    """How often draft 1, 2, … was kept, of the cycles that drafted so far; a draft falls with every one
+    before it."""
     cycles = [cycle for reply in replies for cycle in reply.cycles]
     shares = []
     for k in range(1, block_size):
@@ -102,7 +114,8 @@ def positions(replies: list[Reply], block_size: int) -> list[float | None]:
 
 
 def cycle_ms(replies: list[Reply]) -> dict:
-    """Medians per cycle: the drafter's pass (of cycles that had one), the target's, and the loop's own time beside them."""
+    """Medians per cycle: the drafter's pass (of cycles that had one), the target's, and the loop's own time
+    beside them."""
     drafts = [ms for reply in replies for ms in reply.stats.draft_ms]
     verifies = [ms for reply in replies for ms in reply.stats.verify_ms]
     own = []
@@ -117,7 +130,8 @@ def cycle_ms(replies: list[Reply]) -> dict:
 
 
 def texts(measured: list[Measured]) -> dict:
-    """How many greedy texts are plain decoding's own, and how many part from it at a near tie or without one."""
+    """How many greedy texts are plain decoding's own, and how many part from it at a near tie or without
+    one."""
     found = [where for each in measured for where in each.partings.values()]
     return {
         "compared": len(found),
@@ -140,7 +154,9 @@ def verdicts(result: dict) -> list[str]:
             if each["refused"]:
                 lines.append(f"{where}: no speed-up is shown, {each['refused']}")
             elif each["left_out"]:
-                counts = " and ".join(f"{count} {WORDS[reason]}" for reason, count in each["left_out"].items())
+                counts = " and ".join(
+                    f"{count} {WORDS[reason]}" for reason, count in each["left_out"].items()
+                )
                 lines.append(f"{where}: of {each['prompts']} prompts {counts} left out of the speeds")
     return lines
 

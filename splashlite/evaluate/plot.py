@@ -15,7 +15,9 @@ def check(path: Path) -> None:
         raise SplashliteError("--plot needs matplotlib: pip install 'splashlite[plot]'") from None
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in formats:
-        raise UsageError(f"--plot {path} is no picture that can be written: end it in .{', .'.join(sorted(formats))}")
+        raise UsageError(
+            f"--plot {path} is no picture that can be written: end it in .{', .'.join(sorted(formats))}"
+        )
     if not path.resolve().parent.is_dir():
         raise UsageError(f"--plot {path}: there is no folder {path.resolve().parent}")
 
@@ -31,15 +33,27 @@ def draw(result: dict, path: Path) -> None:
     _costs(costs, result["costs"], chosen_width(mode))
     _speed(speed, result["modes"])
     busy = " (the machine was busy)" if result["load"]["busy"] else ""
-    figure.suptitle(f"{result['facts']['target']}, MLX {result['facts']['mlx']}, {result['facts']['device']}{busy}")
+    figure.suptitle(
+        f"{result['facts']['target']}, MLX {result['facts']['mlx']}, {result['facts']['device']}{busy}"
+    )
     figure.savefig(path)
 
 
 def _acceptance(axes, mode: dict) -> None:
     for each in mode["classes"]:
         shares = each["acceptance_per_position"]
-        axes.plot(range(1, len(shares) + 1), [float("nan") if s is None else s for s in shares], marker="o", label=each["class"])
-    axes.set(title=f"Drafts kept, by position ({mode['name']})", xlabel="position in the block", ylabel="share of cycles", ylim=(0, 1))
+        axes.plot(
+            range(1, len(shares) + 1),
+            [float("nan") if s is None else s for s in shares],
+            marker="o",
+            label=each["class"],
+        )
+    axes.set(
+        title=f"Drafts kept, by position ({mode['name']})",
+        xlabel="position in the block",
+        ylabel="share of cycles",
+        ylim=(0, 1),
+    )
     axes.legend()
 
 

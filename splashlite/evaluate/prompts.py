@@ -20,7 +20,8 @@ class Prompt:
 
 
 def shipped(most: int | None = None) -> list[Prompt]:
-    """The package's own prompts, class by class; `most` limits those of one class (the long document: half as many)."""
+    """The package's own prompts, class by class; `most` limits those of one class (the long document: half as
+    many)."""
     document = (HERE / "document.md").read_text(encoding="utf-8")
     prompts = []
     for kind, questions in tomllib.loads((HERE / "prompts.toml").read_text(encoding="utf-8")).items():
@@ -35,8 +36,8 @@ def shipped(most: int | None = None) -> list[Prompt]:
 def from_file(path: Path) -> list[Prompt]:
     """The prompts of a file: one per line, or JSON objects, one per line.
 
-    An object has "prompt" (a text) or "messages" (chat messages with role and content), and may have "class". Raises
-    UsageError with the number of the line that is neither, and when the file has no prompt at all.
+    An object has "prompt" (a text) or "messages" (chat messages with role and content), and may have "class".
+    Raises UsageError with the number of the line that is neither, and when the file has no prompt at all.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -56,7 +57,9 @@ def _from_json(line: str, kind: str, where: str) -> Prompt:
     except ValueError as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from None
     if not isinstance(entry, dict):
-        raise UsageError(f'{where} holds {entry!r}: it must be an object, {{"class": "mail", "prompt": "..."}}')
+        raise UsageError(
+            f'{where} holds {entry!r}: it must be an object, {{"class": "mail", "prompt": "..."}}'
+        )
     unknown = entry.keys() - {"class", "prompt", "messages"}
     if unknown:
         raise UsageError(f'{where} has "{min(unknown)}": only class, prompt and messages are known')
@@ -81,18 +84,24 @@ def _are_messages(content) -> bool:
     return (
         isinstance(content, list)
         and bool(content)
-        and all(isinstance(each, dict) and isinstance(each.get("role"), str) and "content" in each for each in content)
+        and all(
+            isinstance(each, dict) and isinstance(each.get("role"), str) and "content" in each
+            for each in content
+        )
     )
 
 
 def encoded(engine, prompts: list[Prompt], room: int) -> tuple[list[tuple[str, list[int]]], list[str]]:
-    """Each prompt as (class, token ids), and notes on classes that do not fit the context with `room` tokens of reply.
+    """Each prompt as (class, token ids), and notes on classes that do not fit the context with `room` tokens
+    of reply.
 
-    A text is put through the target's chat template where it has one. Raises UsageError when there is no tokenizer, or
-    when nothing fits.
+    A text is put through the target's chat template where it has one. Raises UsageError when there is no
+    tokenizer, or when nothing fits.
     """
     if engine.tokenizer is None:
-        raise UsageError("this target's folder has no tokenizer, and the benchmark asks in words: use a target that has one")
+        raise UsageError(
+            "this target's folder has no tokenizer, and the benchmark asks in words: use another target"
+        )
     fitting, longest = [], {}
     for prompt in prompts:
         content = prompt.content
@@ -105,8 +114,8 @@ def encoded(engine, prompts: list[Prompt], room: int) -> tuple[list[tuple[str, l
         else:
             longest[prompt.kind] = max(longest.get(prompt.kind, 0), len(ids))
     notes = [
-        f"{kind}: prompts are left out, the longest has {length:,} tokens and the context of {engine.context:,} also has to hold "
-        f"{room:,} of reply"
+        f"{kind}: prompts are left out, the longest has {length:,} tokens and the context of "
+        f"{engine.context:,} also has to hold {room:,} of reply"
         for kind, length in longest.items()
     ]
     if not fitting:

@@ -15,21 +15,14 @@ from splashlite.evaluate.measure import Bench
 from splashlite.evaluate.prompts import encoded, from_file, shipped
 
 
-def load(pair, progress, *, target, drafter, draft_bits, context):
-    """The engine of the command's options; progress(label, done, total) hears of downloads and of the cost measurement."""
-    import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
-    from splashlite.engine import open_pair
-    from splashlite.pairs.resolve import resolve
-
-    resolved = resolve(pair, target=target, drafter=drafter)
-    return open_pair(resolved, draft_bits=draft_bits, context=context, progress=progress)
-
-
-def bench(load, *, source: Path | None, most: int | None, tokens: int, flags: dict, as_json: bool, plot: Path | None) -> int:
+def bench(
+    load, *, source: Path | None, most: int | None, tokens: int, flags: dict, as_json: bool, plot: Path | None
+) -> int:
     """Measure, print, and draw if asked to; the exit code.
 
-    load(progress): the engine. source: a file of prompts; None takes the package's own, at most `most` of each class.
-    flags: "quick" and "widths". Raises SplashliteError for a pair without a drafter or prompts that do not fit.
+    load(progress): the engine. source: a file of prompts; None takes the package's own, at most `most` of
+    each class. flags: "quick" and "widths". Raises SplashliteError for a pair without a drafter or prompts
+    that do not fit.
     """
     if plot is not None:
         picture.check(plot)
@@ -37,7 +30,9 @@ def bench(load, *, source: Path | None, most: int | None, tokens: int, flags: di
     watch = Load()
     with shown() as progress:
         engine = load(heard_by(progress))
-        result = measure(engine, prompts, watch, progress, tokens, flags, "the package" if source is None else str(source))
+        result = measure(
+            engine, prompts, watch, progress, tokens, flags, "the package" if source is None else str(source)
+        )
     if as_json:
         json.dump(result, sys.stdout, indent=2, ensure_ascii=False)
         print()
@@ -72,7 +67,11 @@ def measure(engine, prompts, watch: Load, progress: Progress, tokens: int, flags
             "cycle_ms": engine.costs.cycle_ms(),
         },
         "modes": [
-            {"name": mode, "params": runner.modes[mode], "classes": by_class(found, first, engine.drafter.block_size)}
+            {
+                "name": mode,
+                "params": runner.modes[mode],
+                "classes": by_class(found, first, engine.drafter.block_size),
+            }
             for mode, found in measured.items()
         ],
     }
@@ -81,7 +80,10 @@ def measure(engine, prompts, watch: Load, progress: Progress, tokens: int, flags
 def by_class(measured, first, block_size: int) -> list[dict]:
     kinds = dict.fromkeys(each.kind for each in measured)
     return [
-        numbers.summary([m for m in measured if m.kind == kind], [f for f in first if f.kind == kind], block_size) for kind in kinds
+        numbers.summary(
+            [m for m in measured if m.kind == kind], [f for f in first if f.kind == kind], block_size
+        )
+        for kind in kinds
     ]
 
 

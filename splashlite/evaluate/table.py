@@ -35,10 +35,21 @@ def show(result: dict, console: Console) -> None:
 def head(result: dict) -> list[str]:
     facts, options = result["facts"], result["options"]
     number = ", ".join(str(facts[key]) for key in ("quantization", "dtype") if facts[key])
-    drafter = f"{facts['drafter']}" + (f" ({facts['draft_quantization']})" if facts["draft_quantization"] else "")
+    drafter = f"{facts['drafter']}" + (
+        f" ({facts['draft_quantization']})" if facts["draft_quantization"] else ""
+    )
     kernels = sorted(set(facts["kernels"].values()))
-    machine = [facts["chip"], facts["machine"], facts["device"], f"BLAS {facts['blas']}", f"kernels {', '.join(kernels)}"]
-    versions = [f"{name} {facts[key]}" for name, key in (("splashlite", "splashlite"), ("MLX", "mlx"), ("mlx-lm", "mlx_lm"))]
+    machine = [
+        facts["chip"],
+        facts["machine"],
+        facts["device"],
+        f"BLAS {facts['blas']}",
+        f"kernels {', '.join(kernels)}",
+    ]
+    versions = [
+        f"{name} {facts[key]}"
+        for name, key in (("splashlite", "splashlite"), ("MLX", "mlx"), ("mlx-lm", "mlx_lm"))
+    ]
     given = [f"--{name}" for name in ("quick", "widths") if options[name]]
     asked = [
         f"{options['prompts']} prompts from {options['source']}",
@@ -46,12 +57,26 @@ def head(result: dict) -> list[str]:
         *given,
         "plain and speculative in turn",
     ]
-    return [f"{facts['name']} ({number}) + {drafter}", DOT.join(filter(None, machine)), DOT.join(versions), DOT.join(asked)]
+    return [
+        f"{facts['name']} ({number}) + {drafter}",
+        DOT.join(filter(None, machine)),
+        DOT.join(versions),
+        DOT.join(asked),
+    ]
 
 
 def speeds(mode: dict) -> Table:
     table = _table(f"Speed, {mode_words(mode)}")
-    for name in ("class", "plain tok/s", "adaptive tok/s", "speed-up", "tokens /cycle", "rows /cycle", "parked", "texts"):
+    for name in (
+        "class",
+        "plain tok/s",
+        "adaptive tok/s",
+        "speed-up",
+        "tokens /cycle",
+        "rows /cycle",
+        "parked",
+        "texts",
+    ):
         table.add_column(name, justify="left" if name in ("class", "texts") else "right")
     for each in mode["classes"]:
         plain, adaptive = each["arms"][PLAIN], each["arms"][ADAPTIVE]
@@ -71,7 +96,9 @@ def speeds(mode: dict) -> Table:
 def cycles(mode: dict) -> Table:
     """Where a cycle's time goes, and how deep drafts survive."""
     depth = len(mode["classes"][0]["acceptance_per_position"])
-    table = _table(f"A cycle, {mode['name']}: milliseconds (each forward waited for), and how often draft 1, 2, … is kept")
+    table = _table(
+        f"A cycle, {mode['name']}: ms (each forward waited for), and how often draft 1, 2, … is kept"
+    )
     for name in ("class", "draft", "verify", "own", *(str(k) for k in range(1, depth + 1))):
         table.add_column(name, justify="left" if name == "class" else "right")
     for each in mode["classes"]:
@@ -107,12 +134,16 @@ def widths(mode: dict, block_size: int) -> Table:
     for each in mode["classes"]:
         found = [each["arms"][name]["speedup"] for name in (*names, ADAPTIVE)]
         best = None if each["refused"] else max(found)
-        table.add_row(each["class"], *(Text("" if s is None else times(s), "bold" if s == best else "") for s in found))
+        table.add_row(
+            each["class"], *(Text("" if s is None else times(s), "bold" if s == best else "") for s in found)
+        )
     return table
 
 
 def mode_words(mode: dict) -> str:
-    params = ", ".join(f"{name} {value:g}" for name, value in mode["params"].items() if value or name == "temperature")
+    params = ", ".join(
+        f"{name} {value:g}" for name, value in mode["params"].items() if value or name == "temperature"
+    )
     return f"{mode['name']} ({params})"
 
 
@@ -135,7 +166,11 @@ def agreement(texts: dict, mode: str) -> str:
 
 
 def load_line(load: dict) -> str:
-    during = "" if load["others_during"] is None else f", about {load['others_during']:.1f} of other programs meanwhile"
+    during = (
+        ""
+        if load["others_during"] is None
+        else f", about {load['others_during']:.1f} of other programs meanwhile"
+    )
     words = f"machine load {load['before']:.1f} before{during}, {load['cores']} cores"
     return f"the machine was busy: trust no single time ({words})" if load["busy"] else words
 

@@ -68,11 +68,21 @@ def build(worker: Worker, *, hosts=(), origins=(), key: str | None = None):
     async def _(request: Request, error: HTTPException):
         method, path = request.method, request.url.path[:100]
         words = {404: f"there is nothing at {path!r}", 405: f"{path!r} does not take {method}"}
-        problem = Problem(error.status_code, f"{words.get(error.status_code, error.detail)}: see docs/api.md", code="not_found")
+        problem = Problem(
+            error.status_code,
+            f"{words.get(error.status_code, error.detail)}: see docs/api.md",
+            code="not_found",
+        )
         return problems.response(problem, request.url.path)
 
     def seen(path: str, status: int) -> None:
-        known = path if path in {route.path for route in api.routes} else path.rpartition("/")[0] if status < 400 else "other"
+        known = (
+            path
+            if path in {route.path for route in api.routes}
+            else path.rpartition("/")[0]
+            if status < 400
+            else "other"
+        )
         serving.metrics.request(known, status)
 
     return Guard(api, hosts=hosts, origins=origins, key=key, seen=seen)

@@ -3,8 +3,10 @@
 Rules, the same for every API, streamed or not:
 - Reasoning stands only at the start of a reply. A tag that is mentioned later is text.
 - Calls are looked for only when the request has tools, never inside reasoning or a fenced code block.
-- A call comes out when it is complete. One that cannot be read, or that was cut off, stays in the text as it was written.
-- White space next to a tag is dropped, except between a call and the text behind it when there was text before.
+- A call comes out when it is complete. One that cannot be read, or that was cut off, stays in the text as it
+  was written.
+- White space next to a tag is dropped, except between a call and the text behind it when there was text
+  before.
 """
 
 import re
@@ -36,15 +38,29 @@ class Call:
 
 
 class Assembler:
-    """`format` None is text as it is. `push` text as it comes and `finish` at its end; both return events. `open` is whether the prompt has already
-    opened the reasoning. `one_call` makes `full` true behind the first call."""
+    """`format` None is text as it is. `push` text as it comes and `finish` at its end; both return events.
+    `open` is whether the prompt has already opened the reasoning. `one_call` makes `full` true behind the
+    first call."""
 
-    def __init__(self, format: Format | None, tools: list[dict] | None = None, *, open: bool = False, one_call: bool = False):
+    def __init__(
+        self,
+        format: Format | None,
+        tools: list[dict] | None = None,
+        *,
+        open: bool = False,
+        one_call: bool = False,
+    ):
         self.format, self.tools = format, tools
         self.called, self.full, self.reasoning_end = False, False, 0
         self._one_call = one_call
         self._text, self._at = "", 0  # what is not decided yet, and where it stands
-        self._mode = self._in_reasoning if open else self._at_start if format is not None and format.think else self._in_text
+        self._mode = (
+            self._in_reasoning
+            if open
+            else self._at_start
+            if format is not None and format.think
+            else self._in_text
+        )
         self._events: list = []
         self._held = ("", 0)  # white space that may turn out to stand next to a tag
         self._said = self._fresh = self._fenced = False
@@ -93,7 +109,9 @@ class Assembler:
         closing = self.format.think[1]
         end = self._text.find(closing)
         if end < 0:
-            self._say(Reasoning, len(self._text) if self._over else len(self._text) - _overlap(self._text, closing))
+            self._say(
+                Reasoning, len(self._text) if self._over else len(self._text) - overlap(self._text, closing)
+            )
             return False
         self._say(Reasoning, end)
         self._take(len(closing))
@@ -124,7 +142,7 @@ class Assembler:
             held = 0
         else:
             tail = _MAY_BECOME_FENCE.search(seen)
-            held = max(0 if self._fenced else _overlap(seen, opening), len(seen) - tail.start() if tail else 0)
+            held = max(0 if self._fenced else overlap(seen, opening), len(seen) - tail.start() if tail else 0)
         self._say(Text, max(len(seen) - held - shift, 0))
         return False
 
@@ -191,7 +209,7 @@ class Assembler:
         self._held = ("", 0)
 
 
-def _overlap(text: str, tag: str) -> int:
+def overlap(text: str, tag: str) -> int:
     """The length of the longest end of `text` that `tag` starts with."""
     for length in range(min(len(tag) - 1, len(text)), 0, -1):
         if text.endswith(tag[:length]):

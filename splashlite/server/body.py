@@ -41,14 +41,19 @@ async def read(receive, length: int | None, limit: int, hold) -> bytes:
 
 
 def too_large(limit: int) -> Problem:
-    return Problem(413, f"the body is larger than the {limit // 2**20} MiB that this server takes: shorten the request")
+    return Problem(
+        413, f"the body is larger than the {limit // 2**20} MiB that this server takes: shorten the request"
+    )
 
 
 def parse(raw: bytes) -> object:
-    """A body as JSON values. Refuses what readers of JSON disagree about: duplicate keys, NaN, lone surrogates, depth."""
+    """A body as JSON values. Refuses what readers of JSON disagree about: duplicate keys, NaN, lone
+    surrogates, depth."""
     _check_depth(raw)
     try:
-        content = json.loads(raw.decode(), object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float)
+        content = json.loads(
+            raw.decode(), object_pairs_hook=_unique, parse_constant=_constant, parse_float=_float
+        )
         if b"\\ud" in raw.lower():
             json.dumps(content, ensure_ascii=False).encode()
     except UnicodeDecodeError:
@@ -56,7 +61,11 @@ def parse(raw: bytes) -> object:
     except UnicodeEncodeError:
         raise _bad("a string holds a lone surrogate, which is no character") from None
     except (ValueError, RecursionError) as problem:
-        where = f" (line {problem.lineno}, column {problem.colno})" if isinstance(problem, json.JSONDecodeError) else ""
+        where = (
+            f" (line {problem.lineno}, column {problem.colno})"
+            if isinstance(problem, json.JSONDecodeError)
+            else ""
+        )
         said = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
         raise _bad(f"{said[:200]}{where}") from None
     return content

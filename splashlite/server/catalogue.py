@@ -1,5 +1,6 @@
 """The small endpoints: models, tokens, health, status and metrics."""
 
+from datetime import datetime, timezone
 from typing import Annotated
 
 from fastapi import FastAPI, Response
@@ -16,9 +17,14 @@ STUCK_S = 300  # a busy engine that shows no life for this long is not healthy
 
 
 class ModelCard(Loose):
+    """One model, in OpenAI's words and in Anthropic's."""
+
     id: str
     object: str
+    type: str
+    display_name: str
     created: int
+    created_at: str
     owned_by: str
     context_length: int
     max_model_len: int
@@ -28,6 +34,9 @@ class ModelCard(Loose):
 class ModelList(Loose):
     object: str
     data: list[ModelCard]
+    has_more: bool
+    first_id: str
+    last_id: str
 
 
 class TokenizeRequest(Strict):
@@ -77,7 +86,10 @@ def routes(api: FastAPI, serving: Serving) -> None:
         return ModelCard(
             id=model.name,
             object="model",
+            type="model",
+            display_name=model.name,
             created=model.loaded_at,
+            created_at=datetime.fromtimestamp(model.loaded_at, timezone.utc).isoformat(),
             owned_by="splashlite",
             context_length=model.context,
             max_model_len=model.context,
@@ -86,7 +98,8 @@ def routes(api: FastAPI, serving: Serving) -> None:
 
     @api.get("/v1/models")
     async def models():
-        return ModelList(object="list", data=[card()])
+        only = card()
+        return ModelList(object="list", data=[only], has_more=False, first_id=only.id, last_id=only.id)
 
     @api.get("/v1/models/{name:path}")
     async def model(name: str):
@@ -139,7 +152,8 @@ def routes(api: FastAPI, serving: Serving) -> None:
             state=worker.state,
             model=model.name if model else None,
             drafter=model.drafter if model else None,
-            speculation=worker.speculation or ("on" if model and model.drafter else "off: this pair has no drafter"),
+            speculation=worker.speculation
+            or ("on" if model and model.drafter else "off: this pair has no drafter"),
             running=int(worker.busy),
             waiting=worker.waiting,
             queue=worker.queue,

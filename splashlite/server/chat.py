@@ -77,7 +77,9 @@ class ChatRequest(Sampling):
     max_completion_tokens: int | None = Field(None, ge=0)
     logprobs: bool | None = False
     top_logprobs: int | None = Field(None, ge=0, le=20)
-    response_format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    response_format: (
+        Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None
+    ) = None
     tools: list[Tool] | None = Field(None, max_length=512)
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = True
@@ -201,7 +203,8 @@ class Chat:
         return self._chunk(index, Delta.of(role="assistant", content=""))
 
     def chunks(self, index: int, step: Step) -> list[Chunk]:
-        """A chunk per kind of event; logprobs and live numbers go with the first, the finish_reason comes last, alone."""
+        """A chunk per kind of event; logprobs and live numbers go with the first, the finish_reason comes
+        last, alone."""
         deltas = [self._delta(event) for event in step.events]
         extra = {}
         if step.logprobs is not None:
@@ -211,7 +214,9 @@ class Chat:
         runs = step.runs or [[]] * len(deltas)
         chunks = []
         for delta, run in zip(deltas, runs):
-            chunks.append(self._chunk(index, delta, live=live(step, run) if self.plan.drafts else None, **extra))
+            chunks.append(
+                self._chunk(index, delta, live=live(step, run) if self.plan.drafts else None, **extra)
+            )
             extra = {}
         if step.end is not None:
             chunks.append(self._chunk(index, Delta.of(), finish=step.end.reason, step=step))
@@ -219,13 +224,17 @@ class Chat:
 
     def usage_chunk(self, ends: list[Step]) -> Chunk:
         usage = numbers.usage([(end.stats, end.end.reasoning_tokens) for end in ends])
-        return Chunk.of(**self._head, object="chat.completion.chunk", choices=[], usage=usage, **self._numbers(ends[-1]))
+        return Chunk.of(
+            **self._head, object="chat.completion.chunk", choices=[], usage=usage, **self._numbers(ends[-1])
+        )
 
     def message(self, choices: list[list[Step]]) -> ChatReply:
         ends = [steps[-1] for steps in choices]
         usage = numbers.usage([(end.stats, end.end.reasoning_tokens) for end in ends])
         made = [self._choice(index, steps) for index, steps in enumerate(choices)]
-        return ChatReply(**self._head, object="chat.completion", choices=made, usage=usage, **self._numbers(ends[-1]))
+        return ChatReply(
+            **self._head, object="chat.completion", choices=made, usage=usage, **self._numbers(ends[-1])
+        )
 
     def _choice(self, index: int, steps: list[Step]) -> Choice:
         content, reasoning, calls, self._calls = [], [], [], 0
@@ -234,7 +243,9 @@ class Chat:
                 calls.append(self._call(event))
             else:
                 (reasoning if isinstance(event, Reasoning) else content).append(event.text)
-        message = ReplyMessage.of(role="assistant", content="".join(content) if content or not calls else None, refusal=None)
+        message = ReplyMessage.of(
+            role="assistant", content="".join(content) if content or not calls else None, refusal=None
+        )
         if reasoning:
             message.reasoning_content = "".join(reasoning)
         if calls:
@@ -254,9 +265,13 @@ class Chat:
     def _call(self, event: Call) -> ToolCall:
         self._calls += 1
         function = CallFunction(name=event.name, arguments=event.arguments)
-        return ToolCall(index=self._calls - 1, id=f"call_{uuid4().hex[:24]}", type="function", function=function)
+        return ToolCall(
+            index=self._calls - 1, id=f"call_{uuid4().hex[:24]}", type="function", function=function
+        )
 
-    def _chunk(self, index: int, delta: Delta, *, finish=None, logprobs=None, live=None, step: Step | None = None) -> Chunk:
+    def _chunk(
+        self, index: int, delta: Delta, *, finish=None, logprobs=None, live=None, step: Step | None = None
+    ) -> Chunk:
         choice = ChunkChoice.of(index=index, delta=delta, finish_reason=finish, logprobs=logprobs)
         extra = {"usage": None} if self.include_usage else {}
         if step is not None:

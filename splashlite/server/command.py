@@ -10,12 +10,37 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 @click.option("--target", help="Another target: a repo id or a folder.")
 @click.option("--drafter", help="Another drafter: a repo id or a folder.")
 @click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded.")
-@click.option("--context", type=click.IntRange(min=2), help="The longest prompt and reply together, in tokens.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on; another than loopback needs a key.")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="The port to listen on; 0 takes a free one.")
-@click.option("--allowed-host", multiple=True, help="A name this machine is called by, for the Host header; may be repeated.")
-@click.option("--allowed-origin", multiple=True, help="A web page's origin (https://example.org) that may call; may be repeated.")
-@click.option("--api-key", envvar="SPLASHLITE_API_KEY", help="Ask for this key; better set SPLASHLITE_API_KEY, which no process list shows.")
+@click.option(
+    "--context", type=click.IntRange(min=2), help="The longest prompt and reply together, in tokens."
+)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; another than loopback needs a key.",
+)
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="The port to listen on; 0 takes a free one.",
+)
+@click.option(
+    "--allowed-host",
+    multiple=True,
+    help="A name this machine is called by, for the Host header; may be repeated.",
+)
+@click.option(
+    "--allowed-origin",
+    multiple=True,
+    help="A web page's origin (https://example.org) that may call; may be repeated.",
+)
+@click.option(
+    "--api-key",
+    envvar="SPLASHLITE_API_KEY",
+    help="Ask for this key; better set SPLASHLITE_API_KEY, which no process list shows.",
+)
 def serve(pair, target, drafter, draft_bits, context, host, port, allowed_host, allowed_origin, api_key):
     """Serve the OpenAI and Anthropic APIs and a chat page on this machine.
 
@@ -27,5 +52,17 @@ def serve(pair, target, drafter, draft_bits, context, host, port, allowed_host, 
 
     from splashlite.server import run
 
-    halves = {"target": target, "drafter": drafter, "draft_bits": int(draft_bits) if draft_bits else None, "context": context}
-    run.serve(partial(run.load, pair, **halves), host, port, hosts=allowed_host, origins=allowed_origin, key=api_key or None)
+    halves = {
+        "target": target,
+        "drafter": drafter,
+        "draft_bits": int(draft_bits) if draft_bits else None,
+        "context": context,
+    }
+    run.serve(
+        partial(run.load, pair, **halves),
+        host,
+        port,
+        hosts=allowed_host,
+        origins=allowed_origin,
+        key=api_key or None,
+    )

@@ -9,7 +9,17 @@ from pydantic import Field
 
 from splashlite.server import numbers, sse
 from splashlite.server.chat import failed, live
-from splashlite.server.fields import Live, Loose, Numbers, Sampling, SplashliteOptions, StreamOptions, Text, Timings, Usage
+from splashlite.server.fields import (
+    Live,
+    Loose,
+    Numbers,
+    Sampling,
+    SplashliteOptions,
+    StreamOptions,
+    Text,
+    Timings,
+    Usage,
+)
 from splashlite.server.generation import Progress, Step
 from splashlite.server.plan import Ask, Plan
 from splashlite.server.problems import invalid
@@ -20,7 +30,12 @@ Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
 
 class CompletionRequest(Sampling):
     model: Text | None = None
-    prompt: Text | Ids | Annotated[list[Text], Field(min_length=1, max_length=16)] | Annotated[list[Ids], Field(min_length=1, max_length=16)]
+    prompt: (
+        Text
+        | Ids
+        | Annotated[list[Text], Field(min_length=1, max_length=16)]
+        | Annotated[list[Ids], Field(min_length=1, max_length=16)]
+    )
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = Field(1, ge=1, le=16)
@@ -39,7 +54,10 @@ class CompletionRequest(Sampling):
         options = self.options() | {"logprobs": self.logprobs}
         many = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
         prompts = self.prompt if many else [self.prompt]
-        return [Ask(prompt=prompt, options=options, max_tokens=self.max_tokens, splashlite=self.splashlite) for prompt in prompts]
+        return [
+            Ask(prompt=prompt, options=options, max_tokens=self.max_tokens, splashlite=self.splashlite)
+            for prompt in prompts
+        ]
 
 
 class TextLogprobs(Loose):
@@ -71,7 +89,12 @@ class Completion:
     """One request's reply; its choices are those of the first prompt, then those of the second, and so on."""
 
     def __init__(self, name: str, *, include_usage: bool = False, drafts: bool = False):
-        self._head = {"id": f"cmpl-{uuid4().hex}", "object": "text_completion", "created": int(time()), "model": name}
+        self._head = {
+            "id": f"cmpl-{uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time()),
+            "model": name,
+        }
         self.include_usage, self._drafts, self._offset = include_usage, drafts, 0
 
     def begin(self) -> None:
@@ -105,14 +128,18 @@ class Completion:
                     text_offset=[offset for part in parts for offset in part.logprobs.text_offset],
                 )
             text = "".join(part.text for part in parts)
-            made.append(TextChoice(index=index, text=text, finish_reason=steps[-1].end.reason, logprobs=logprobs))
+            made.append(
+                TextChoice(index=index, text=text, finish_reason=steps[-1].end.reason, logprobs=logprobs)
+            )
         ends = [(plan, steps[-1]) for plan, steps in choices]
         return CompletionReply.of(**self._head, choices=made, usage=_usage(ends), **_numbers(*ends[-1]))
 
     def _choice(self, plan: Plan, index: int, step: Step) -> TextChoice:
         text = "".join(event.text for event in step.events)
         logprobs = None if step.logprobs is None else self._logprobs(plan, step)
-        return TextChoice(index=index, text=text, finish_reason=step.end.reason if step.end else None, logprobs=logprobs)
+        return TextChoice(
+            index=index, text=text, finish_reason=step.end.reason if step.end else None, logprobs=logprobs
+        )
 
     def _logprobs(self, plan: Plan, step: Step) -> TextLogprobs:
         named = [_text(plan, token) for token in step.tokens]
@@ -178,7 +205,9 @@ async def respond(serving: Serving, request: CompletionRequest):
     async def whole(plans):
         choices = []
         for plan, choice in ((plan, choice) for plan in plans for choice in range(n)):
-            choices.append((plan, [step async for step in serving.steps(plan, choice) if isinstance(step, Step)]))
+            choices.append(
+                (plan, [step async for step in serving.steps(plan, choice) if isinstance(step, Step)])
+            )
         return made.message(choices).json_bytes()
 
     handlers = {"frames": frames, "failed": failed} if request.stream else {"whole": whole}

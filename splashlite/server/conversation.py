@@ -70,7 +70,12 @@ class AssistantMessage(Strict):
             message["reasoning_content"] = self.reasoning_content
         if self.tool_calls:
             message["tool_calls"] = [
-                call(each.id, each.function.name, each.function.arguments, f"{place}.tool_calls.{i}.function.arguments")
+                call(
+                    each.id,
+                    each.function.name,
+                    each.function.arguments,
+                    f"{place}.tool_calls.{i}.function.arguments",
+                )
                 for i, each in enumerate(self.tool_calls)
             ]
         return message
@@ -83,14 +88,17 @@ class ToolMessage(Strict):
     name: Text | None = None
 
     def plain(self, place: str) -> dict:
-        return {"role": "tool", "content": joined(self.content), "tool_call_id": self.tool_call_id} | _name(self)
+        return {"role": "tool", "content": joined(self.content), "tool_call_id": self.tool_call_id} | _name(
+            self
+        )
 
 
 Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
 
 
 def plain(messages: list, place: str = "messages") -> list[dict]:
-    """Messages for the template: contents are texts, arguments are mappings, and the system's come as one at the start."""
+    """Messages for the template: contents are texts, arguments are mappings, and the system's come as one
+    at the start."""
     return merged([message.plain(f"{place}.{i}") for i, message in enumerate(messages)])
 
 
@@ -100,9 +108,13 @@ def merged(messages: list[dict]) -> list[dict]:
     if start > 1:
         content = "\n\n".join(message["content"] for message in messages[:start])
         messages = [{"role": "system", "content": content}, *messages[start:]]
-    called = {each["id"]: each["function"]["name"] for message in messages for each in message.get("tool_calls", ())}
+    called = {
+        each["id"]: each["function"]["name"] for message in messages for each in message.get("tool_calls", ())
+    }
     return [
-        message | {"name": message.get("name") or called.get(message["tool_call_id"], "")} if message["role"] == "tool" else message
+        message | {"name": message.get("name") or called.get(message["tool_call_id"], "")}
+        if message["role"] == "tool"
+        else message
         for message in messages
     ]
 

@@ -1,4 +1,5 @@
-"""Tools for models whose chat template has no word for them: explained in the system message, read back as JSON in tags."""
+"""Tools for models whose chat template has no word for them: explained in the system message, read back as
+JSON in tags."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""What the requests of all four APIs share. A field that is not named here or there is refused, never ignored."""
+"""What the requests of all four APIs share. A field that is not named here or there is refused, never
+ignored."""
 
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,8 @@ class Loose(BaseModel):
 
     @classmethod
     def of(cls, **fields):
-        """Without validation: what splashlite itself writes is right by its tests, and a stream has many of these."""
+        """Without validation: what splashlite itself writes is right by its tests, and a stream has many
+        of these."""
         return cls.model_construct(**fields)
 
     def json_bytes(self) -> bytes:
@@ -33,8 +35,8 @@ class Loose(BaseModel):
 
 
 class SplashliteOptions(Strict):
-    """This engine's own request field, `splashlite`: whether to use the drafter, how many rows to verify per cycle, and
-    whether a stream says which of its characters were drafted."""
+    """This engine's own request field, `splashlite`: whether to use the drafter, how many rows to verify
+    per cycle, and whether a stream says which of its characters were drafted."""
 
     speculative: bool = True
     width: Annotated[int, Field(ge=1, le=256)] | None = None
@@ -57,7 +59,15 @@ class Sampling(Strict):
 
     def options(self) -> dict:
         """As arguments of Engine.stream."""
-        names = ("temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+        names = (
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+        )
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.logit_bias:
             options["logit_bias"] = {token_id(token): bias for token, bias in self.logit_bias.items()}
@@ -136,7 +146,8 @@ class Timings(Loose):
 
 
 class Live(Loose):
-    """What a stream's chunk says when `splashlite.drafts` was asked for: runs of [characters, 1 if drafted] of its text."""
+    """What a stream's chunk says when `splashlite.drafts` was asked for: runs of [characters, 1 if
+    drafted] of its text."""
 
     drafts: list[list[int]]
     completion_tokens: int

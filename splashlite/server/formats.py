@@ -1,7 +1,8 @@
 """How models write their reasoning and their tool calls, and how to read it back.
 
-The tags follow from the chat template. Bodies of calls are read by mlx-lm's parsers; for the two most common formats the
-end of a call is found with respect to what stands inside it, and calls can be enforced by a grammar.
+The tags follow from the chat template. Bodies of calls are read by mlx-lm's parsers; for the two most common
+formats the end of a call is found with respect to what stands inside it, and calls can be enforced by a
+grammar.
 """
 
 import importlib
@@ -10,7 +11,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+HARMONY = "harmony"
 _MARKS = (  # a string in the chat template, mlx-lm's parser; the first that is found decides
+    ("<|channel|>", HARMONY),
     ("<minimax:tool_call>", "minimax_m2"),
     ("<|tool_call>", "gemma4"),
     ("<start_function_call>", "function_gemma"),
@@ -31,9 +34,10 @@ _REASONING = (("<think>", "</think>"), ("<|channel>thought\n", "<channel|>"))
 class Format:
     """`think` and `call` are pairs of opening and closing tags, () where the model has none.
 
-    `end(text)` finds where the first call in `text`, which starts behind its opening tag, ends: (end of its body, end of
-    its closing tag), or None while that cannot be told. `parse(body, tools)` gives one call or a list of them. `grammar`
-    writes what stands between the tags of a call to a function, in Lark; None where calls cannot be enforced.
+    `end(text)` finds where the first call in `text`, which starts behind its opening tag, ends: (end of its
+    body, end of its closing tag), or None while that cannot be told. `parse(body, tools)` gives one call or a
+    list of them. `grammar` writes what stands between the tags of a call to a function, in Lark; None where
+    calls cannot be enforced.
     """
 
     name: str
@@ -46,18 +50,41 @@ class Format:
 
 
 def of(template: str) -> Format:
-    """The format of the model whose chat template this is. A template that knows no tools gets JSON in <tool_call> tags,
-    which splashlite explains to the model itself."""
+    """The format of the model whose chat template this is. A template that knows no tools gets JSON in
+    <tool_call> tags, which splashlite explains to the model itself."""
     name = next((parser for mark, parser in _MARKS if mark in template), "json_tools")
     think = next((tags for tags in _REASONING if tags[0].strip() in template or tags[1] in template), ())
+    if name == HARMONY:
+        think = ("<|channel|>analysis<|message|>", "<|end|>")
+        return Format(
+            name,
+            think,
+            ("<|channel|>commentary to=functions.", "<|call|>"),
+            "",
+            lambda text: None,
+            _parse_json,
+            None,
+        )
     if name == "json_tools":
         call = ("<tool_call>", "</tool_call>")
-        return Format(name, think, call, "{", lambda text: _json_end(text, call[1]), _parse_json, _json_grammar)
+        return Format(
+            name, think, call, "{", lambda text: _json_end(text, call[1]), _parse_json, _json_grammar
+        )
     if name == "qwen3_coder":
-        return Format(name, think, ("<tool_call>", "</tool_call>"), "<function=", _xml_end, _parse_xml, _xml_grammar)
+        return Format(
+            name, think, ("<tool_call>", "</tool_call>"), "<function=", _xml_end, _parse_xml, _xml_grammar
+        )
     module = importlib.import_module(f"mlx_lm.tool_parsers.{name}")
     opening, closing = module.tool_call_start, module.tool_call_end
-    return Format(name, think, (opening, closing), "", lambda text: _plain_end(text, closing), module.parse_tool_call, None)
+    return Format(
+        name,
+        think,
+        (opening, closing),
+        "",
+        lambda text: _plain_end(text, closing),
+        module.parse_tool_call,
+        None,
+    )
 
 
 def calls(parsed: object) -> list[tuple[str, str]]:
@@ -69,7 +96,7 @@ def calls(parsed: object) -> list[tuple[str, str]]:
         given = call.get("arguments", call.get("parameters", {}))
         given = json.loads(given) if isinstance(given, str) else given
         if not isinstance(given, dict):
-            raise ValueError("arguments are an object")
+            raise ValueError("arguments are an object")  # noqa: TRY004  (what a model writes is a value)
         found.append((call["name"], json.dumps(given, ensure_ascii=False, allow_nan=False)))
     if not found:
         raise ValueError("there is no call")
@@ -97,7 +124,9 @@ def _parse_json(body: str, tools: list[dict]) -> object:
 
 _XML_CLOSE = re.compile(r"</function>\s*</tool_call>")
 _XML_NAME = re.compile(r"\s*<function=([^>\n]+)>")
-_XML_PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))", re.DOTALL)
+_XML_PARAMETER = re.compile(
+    r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))", re.DOTALL
+)
 
 
 def _xml_end(text: str) -> tuple[int, int] | None:
@@ -107,7 +136,8 @@ def _xml_end(text: str) -> tuple[int, int] | None:
 
 
 def _parse_xml(body: str, tools: list[dict]) -> object:
-    """A function with raw values between parameter tags; a value may hold any tag but the one that ends it."""
+    """A function with raw values between parameter tags; a value may hold any tag but the one that ends
+    it."""
     name = _XML_NAME.match(body)
     if name is None or not body.rstrip().endswith("</function>"):
         raise ValueError("not a function call")
@@ -144,7 +174,9 @@ def _takes_strings(schema) -> bool:
     kind = schema.get("type")
     if kind is None and "enum" in schema:
         return all(isinstance(each, str) for each in schema["enum"])
-    return kind == "string" or (isinstance(kind, list) and "string" in kind and set(kind) <= {"string", "null"})
+    return kind == "string" or (
+        isinstance(kind, list) and "string" in kind and set(kind) <= {"string", "null"}
+    )
 
 
 def _json_grammar(function: dict) -> str:
@@ -163,7 +195,11 @@ def _xml_grammar(function: dict) -> str:
         elif _takes_strings(each):
             value = "xml_value"
         else:
-            shape = {**each, **({"$defs": schema["$defs"]} if "$defs" in schema else {})} if isinstance(each, dict) else each
+            shape = (
+                {**each, **({"$defs": schema["$defs"]} if "$defs" in schema else {})}
+                if isinstance(each, dict)
+                else each
+            )
             value = f'{json_rule(shape)} "\\n</parameter>\\n"'
         parts.append(f"({opening} {value})" + ("" if name in required else "?"))
     return " ".join(parts) + ' "</function>\\n"'
@@ -174,7 +210,8 @@ XML_VALUE = 'xml_value[suffix="\\n</parameter>\\n"]: /(.|\\n)*/'
 
 
 def json_rule(schema) -> str:
-    """A JSON value by its schema, in Lark. White space is bounded: a model that likes it would write nothing else."""
+    """A JSON value by its schema, in Lark. White space is bounded: a model that likes it would write
+    nothing else."""
     return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': _WHITE_SPACE}} if isinstance(schema, dict) else schema)}"
 
 

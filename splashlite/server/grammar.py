@@ -1,7 +1,8 @@
 """Structured output: masks for the target's rows, moved along a draft and back again.
 
-A constraint has rows(draft) -> bool [len(draft) + 1, V], the tokens allowed at each verified position behind the draft
-tokens before it, and commit(tokens). Rows behind a draft token that is not allowed can never count and allow everything.
+A constraint has rows(draft) -> bool [len(draft) + 1, V], the tokens allowed at each verified position behind
+the draft tokens before it, and commit(tokens). Rows behind a draft token that is not allowed can never count
+and allow everything.
 """
 
 import json
@@ -11,7 +12,8 @@ import numpy as np
 from llguidance import LLMatcher
 
 from splashlite.errors import SplashliteError
-from splashlite.server.formats import XML_VALUE, Format, json_rule
+from splashlite.server.formats import HARMONY, XML_VALUE, Format, json_rule
+from splashlite.server.harmony import CHANNEL, END, MESSAGE, START
 from splashlite.server.model import Model
 from splashlite.server.problems import invalid
 
@@ -51,7 +53,9 @@ class Grammar:
 
     def _mask(self) -> np.ndarray:
         """bool [V]; rows of the head that have no token are never allowed."""
-        bits = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little").astype(bool)
+        bits = np.unpackbits(
+            np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little"
+        ).astype(bool)
         mask = np.zeros(self._model.vocab_rows, bool)
         known = min(len(self._model.tokenizer), len(mask), len(bits))
         mask[:known] = bits[:known]
@@ -89,9 +93,13 @@ class Budget:
         for token in tokens:
             self._count += 1
             self._tail = (self._tail + self._model.token_bytes(token))[-64:]
-            if self._opening:  # reasoning that the model must open itself: without it there is nothing to limit
+            if (
+                self._opening
+            ):  # reasoning that the model must open itself: without it there is nothing to limit
                 seen = self._tail.lstrip()
-                self._closed = self._closed or not (self._opening.startswith(seen) or seen.startswith(self._opening))
+                self._closed = self._closed or not (
+                    self._opening.startswith(seen) or seen.startswith(self._opening)
+                )
                 self._opening = b"" if seen.startswith(self._opening) else self._opening
             self._closed = self._closed or self._tag in self._tail
 
@@ -111,13 +119,23 @@ class Both:
 
 
 def lark(
-    model: Model, *, opened: bool, schema: dict | None, functions: list[dict], parallel: bool, free: bool, field: str
+    model: Model,
+    *,
+    opened: bool,
+    schema: dict | None,
+    functions: list[dict],
+    parallel: bool,
+    free: bool,
+    field: str,
 ) -> str:
-    """A grammar for a whole reply: reasoning where the model has it, then an answer by `schema` or calls of `functions`;
-    or, `free`, any text in which what follows an opening tag is a call."""
+    """A grammar for a whole reply: reasoning where the model has it, then an answer by `schema` or calls
+    of `functions`; or, `free`, any text in which what follows an opening tag is a call."""
     format = model.format
     if functions and format.grammar is None:
-        raise invalid(field, f'calls in this model\'s format ({format.name}) cannot be enforced: use tool_choice "auto" without strict')
+        raise invalid(
+            field,
+            f'calls in this model\'s format ({format.name}) cannot be enforced: use tool_choice "auto" without strict',
+        )
     choices = [] if schema is None else [json_rule(schema)]
     rules = []
     if functions:
@@ -127,23 +145,36 @@ def lark(
         rules.append(XML_VALUE)
         if free:
             special = _special(model, format.call[0]) is not None
-            rules += ["any: ANY", "ANY: /(.|\\n)*/", f"until: any {opening}" if special else f"until[lazy]: ANY {opening}"]
+            rules += [
+                "any: ANY",
+                "ANY: /(.|\\n)*/",
+                f"until: any {opening}" if special else f"until[lazy]: ANY {opening}",
+            ]
             choices.append(f"(until ({one}))* any")
         else:
             more = f" (space? {opening} ({one}))*" if parallel else ""
             choices.append(f"{opening} ({one}){more}")
-    return "\n".join([
-        "%llguidance {}",
-        f"start: {_reasoning(model, format, opened, rules)}{'' if free else 'space? '}answer",
-        "answer: " + " | ".join(choices),
-        f"space: {_SPACE}",
-        *rules,
-    ])
+    return "\n".join(
+        [
+            "%llguidance {}",
+            f"start: {_reasoning(model, format, opened, rules)}{'' if free else 'space? '}answer",
+            "answer: " + " | ".join(choices),
+            f"space: {_SPACE}",
+            *rules,
+        ]
+    )
 
 
 def _reasoning(model: Model, format: Format, opened: bool, rules: list[str]) -> str:
     if not format.think:
         return ""
+    if format.name == HARMONY:
+        channel, message, end, start = (_literal(model, mark) for mark in (CHANNEL, MESSAGE, END, START))
+        rules += [
+            "thought: /(.|\\n)*/",
+            f'reasoning: {channel} "analysis" {message} thought {end} {start} "assistant"',
+        ]
+        return f'reasoning? {channel} "final" {message} '
     opening, closing = format.think
     if _special(model, closing) is not None:
         rules += ["thought: /(.|\\n)*/", f"reasoning: thought {_literal(model, closing)}"]

@@ -1,26 +1,34 @@
 """Who may talk to the server, and how much: checked before anything of a request's body is looked at.
 
-A web page that a person visits can reach a local server. Its browser says so in Origin, and a page that made its own name
-point here (DNS rebinding) says its own name in Host: both are checked on every request.
+A web page that a person visits can reach a local server. Its browser says so in Origin, and a page that made
+its own name point here (DNS rebinding) says its own name in Host: both are checked on every request.
 """
 
 import hmac
 import ipaddress
 import re
+from urllib.parse import parse_qsl
 
 from starlette.responses import Response
 
 from splashlite.server import body, problems
-from splashlite.server.problems import Problem
+from splashlite.server.problems import Problem, unsupported
 
 BODY_BYTES = 16 * 2**20
 BODIES_BYTES = 64 * 2**20  # of all requests together
 PUBLIC = ("/health", "/ready")
+_QUERY = (
+    "beta",
+    "limit",
+    "after_id",
+    "before_id",
+)  # Anthropic's clients send them; there is one model and no beta
 _BODY_METHODS = ("POST", "PUT", "PATCH")
 
 
 class Guard:
-    """ASGI middleware. `hosts` and `origins` are what is allowed beside loopback and IP literals, `key` the API key or None.
+    """ASGI middleware. `hosts` and `origins` are what is allowed beside loopback and IP literals, `key` the
+    API key or None.
 
     Parsed bodies are in scope["parsed"]. `seen(path, status)` hears of every answer.
     """
@@ -54,7 +62,11 @@ class Guard:
                 held += size
                 self._held += size
                 if self._held > BODIES_BYTES:
-                    raise Problem(503, "the requests of this moment are too large together: try again", code="overloaded")
+                    raise Problem(
+                        503,
+                        "the requests of this moment are too large together: try again",
+                        code="overloaded",
+                    )
 
             try:
                 receive = await self._with_body(scope, headers, receive, hold)
@@ -63,7 +75,7 @@ class Guard:
                 self._held -= held
         except Problem as problem:
             await problems.response(problem, path)(scope, receive, answered)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (the log hears of it, the client gets a 500)
             problems.record(error)
             if not answered.started:
                 await problems.response(problems.of(error), path)(scope, receive, answered)
@@ -72,11 +84,19 @@ class Guard:
         """The allowed foreign Origin, None where there is none. Raises Problem 400 or 403."""
         if not scope["raw_path"].startswith(b"/"):
             raise Problem(400, "the request's target must be a path: talk to this server without a proxy")
+        for name in {
+            name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        }:
+            if scope["path"].startswith("/v1/") and name not in _QUERY:
+                raise unsupported(f"the query parameter {_shown(name)}", "leave it out")
         host = headers.one("host")
         if host is None:
             raise Problem(400, "the request has no Host header: send one")
         if not self._is_allowed(host):
-            raise Problem(403, f"the host {_shown(host)} is not allowed: start the server with --allowed-host {_shown(_bare(host))}")
+            raise Problem(
+                403,
+                f"the host {_shown(host)} is not allowed: start the server with --allowed-host {_shown(_bare(host))}",
+            )
         origin = headers.one("origin")
         if origin is None:
             return None
@@ -85,7 +105,10 @@ class Guard:
             return origin
         if origin == f"{scope['scheme']}://{host.lower()}":
             return None
-        raise Problem(403, f"the origin {_shown(origin)} is not allowed: start the server with --allowed-origin {_shown(origin)}")
+        raise Problem(
+            403,
+            f"the origin {_shown(origin)} is not allowed: start the server with --allowed-origin {_shown(origin)}",
+        )
 
     def _is_allowed(self, host: str) -> bool:
         if re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", host) is None:
@@ -100,7 +123,8 @@ class Guard:
         return True
 
     def _check_key(self, headers: "_Headers") -> None:
-        """Both ways of sending the key are compared, in constant time; when both are used, both must match."""
+        """Both ways of sending the key are compared, in constant time; when both are used, both must
+        match."""
         if self._key is None:
             return
         bearer, plain = headers.one("authorization"), headers.one("x-api-key")
@@ -110,7 +134,11 @@ class Guard:
             given.append(value.strip() if scheme.lower() == "bearer" else "")
         matches = [hmac.compare_digest(each.encode("latin-1", "replace"), self._key) for each in given]
         if not matches or not all(matches):
-            raise Problem(401, "the API key is missing or wrong: send it as Authorization: Bearer KEY", code="invalid_api_key")
+            raise Problem(
+                401,
+                "the API key is missing or wrong: send it as Authorization: Bearer KEY",
+                code="invalid_api_key",
+            )
 
     async def _with_body(self, scope, headers: "_Headers", receive, hold):
         """A `receive` that gives the checked body, and then says when the client goes away."""
@@ -148,7 +176,9 @@ class _Answer:
     async def __call__(self, message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
-            added = [(name.encode(), value.encode("latin-1", "replace")) for name, value in self._extra.items()]
+            added = [
+                (name.encode(), value.encode("latin-1", "replace")) for name, value in self._extra.items()
+            ]
             message = message | {"headers": [*message.get("headers", ()), *added]}
             self._seen(message["status"])
         await self._send(message)
@@ -185,7 +215,11 @@ def _public(path: str) -> bool:
 
 def _bare(host: str) -> str:
     """A host without its port, in lower case, without the dot that may end a name."""
-    name = host.rpartition(":")[0] if re.search(r":\d+$", host) and not host.endswith("]") and host.count(":") == 1 or "]:" in host else host
+    name = (
+        host.rpartition(":")[0]
+        if re.search(r":\d+$", host) and not host.endswith("]") and host.count(":") == 1 or "]:" in host
+        else host
+    )
     return name.lower().removesuffix(".")
 
 

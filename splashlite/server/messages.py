@@ -71,18 +71,29 @@ class AssistantMessage(Strict):
     def plain(self) -> list[dict]:
         if isinstance(self.content, str):
             return [{"role": "assistant", "content": self.content}]
-        message = {"role": "assistant", "content": "".join(b.text for b in self.content if isinstance(b, TextBlock))}
+        message = {
+            "role": "assistant",
+            "content": "".join(b.text for b in self.content if isinstance(b, TextBlock)),
+        }
         thinking = "".join(block.thinking for block in self.content if isinstance(block, ThinkingBlock))
         calls = [
             {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": block.input}}
             for block in self.content
             if isinstance(block, ToolUseBlock)
         ]
-        return [message | ({"reasoning_content": thinking} if thinking else {}) | ({"tool_calls": calls} if calls else {})]
+        return [
+            message
+            | ({"reasoning_content": thinking} if thinking else {})
+            | ({"tool_calls": calls} if calls else {})
+        ]
 
 
 def _result(block: ToolResultBlock) -> dict:
-    content = block.content if isinstance(block.content, str) else "\n\n".join(each.text for each in block.content or ())
+    content = (
+        block.content
+        if isinstance(block.content, str)
+        else "\n\n".join(each.text for each in block.content or ())
+    )
     if block.is_error:
         content = f"Error: {content}"
     return {"role": "tool", "content": content, "tool_call_id": block.tool_use_id}
@@ -139,11 +150,15 @@ class Caller(Strict):
 
 class CountRequest(Strict):
     model: Text | None = None
-    messages: list[Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]] = Field(min_length=1, max_length=100_000)
+    messages: list[Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]] = Field(
+        min_length=1, max_length=100_000
+    )
     system: Text | list[Annotated[TextBlock, Field()]] | None = None
     tools: list[Tool] | None = Field(None, max_length=512)
     tool_choice: Annotated[ToolChoice | NamedToolChoice, Field(discriminator="type")] | None = None
-    thinking: Annotated[ThinkingOn | ThinkingOff | ThinkingAdaptive, Field(discriminator="type")] | None = None
+    thinking: Annotated[ThinkingOn | ThinkingOff | ThinkingAdaptive, Field(discriminator="type")] | None = (
+        None
+    )
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -152,11 +167,17 @@ class CountRequest(Strict):
         if self.messages[-1].role == "assistant":
             raise invalid("messages", "must end with the user's: a reply cannot be begun for the model")
         config, choice, thinking = self.output_config or OutputConfig(), self.tool_choice, self.thinking
-        system = self.system if isinstance(self.system, str) else "\n\n".join(block.text for block in self.system or ())
+        system = (
+            self.system
+            if isinstance(self.system, str)
+            else "\n\n".join(block.text for block in self.system or ())
+        )
         plain = [part for message in self.messages for part in message.plain()]
         on = isinstance(thinking, ThinkingOn)
         return Ask(
-            prompt=conversation.merged([*([{"role": "system", "content": system}] if system else []), *plain]),
+            prompt=conversation.merged(
+                [*([{"role": "system", "content": system}] if system else []), *plain]
+            ),
             tools=[_tool(tool) for tool in self.tools or []],
             choice=_choice(choice),
             parallel=not (choice is not None and choice.disable_parallel_tool_use),
@@ -185,7 +206,11 @@ class MessagesRequest(CountRequest):
     def ask(self) -> Ask:
         ask = super().ask()
         sampling = Sampling(
-            temperature=self.temperature, top_p=self.top_p, top_k=self.top_k, seed=self.seed, stop=self.stop_sequences or None
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            seed=self.seed,
+            stop=self.stop_sequences or None,
         )
         ask.options, ask.max_tokens, ask.splashlite = sampling.options(), self.max_tokens, self.splashlite
         return ask

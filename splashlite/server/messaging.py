@@ -95,7 +95,10 @@ class Messaging:
             return []
         self._begun = True
         self.message.usage = self._usage(progress.done, 0)
-        return [MessageEvent.of(type="message_start", message=self.message.model_copy(deep=True)), MessageEvent.of(type="ping")]
+        return [
+            MessageEvent.of(type="message_start", message=self.message.model_copy(deep=True)),
+            MessageEvent.of(type="ping"),
+        ]
 
     def events(self, step: Step) -> list[MessageEvent]:
         made = []
@@ -108,7 +111,9 @@ class Messaging:
 
     def _say(self, event, run: Live | None) -> list[MessageEvent]:
         kind = "thinking" if isinstance(event, Reasoning) else "text"
-        made = [] if self._open is not None and self._open.type == kind else self._close() + [self._start(kind)]
+        made = (
+            [] if self._open is not None and self._open.type == kind else self._close() + [self._start(kind)]
+        )
         self._texts.append(event.text)
         delta = EventDelta.of(type=f"{kind}_delta", **{kind: event.text})
         extra = {} if run is None else {"splashlite": run}
@@ -131,7 +136,11 @@ class Messaging:
         made = []
         if block.type == "thinking":
             block.signature = SIGNATURE
-            made.append(self._event("content_block_delta", delta=EventDelta.of(type="signature_delta", signature=SIGNATURE)))
+            made.append(
+                self._event(
+                    "content_block_delta", delta=EventDelta.of(type="signature_delta", signature=SIGNATURE)
+                )
+            )
         return [*made, self._event("content_block_stop")]
 
     def _use(self, event: Call) -> list[MessageEvent]:

@@ -25,14 +25,27 @@ class Metrics:
         self._cycles = counter("cycles", "Cycles of drafting and verifying")
         self._drafted = counter("drafted_tokens", "Tokens drafted")
         self._accepted = counter("accepted_tokens", "Drafted tokens that were accepted")
-        self._first = Histogram("splashlite_ttft_seconds", "Time to a reply's first token", registry=registry, buckets=_SECONDS)
+        self._first = Histogram(
+            "splashlite_ttft_seconds", "Time to a reply's first token", registry=registry, buckets=_SECONDS
+        )
         self._speed = Histogram(
-            "splashlite_decode_tokens_per_second", "Decoding speed of a reply", registry=registry, buckets=_SPEEDS
+            "splashlite_decode_tokens_per_second",
+            "Decoding speed of a reply",
+            registry=registry,
+            buckets=_SPEEDS,
         )
         self._gauge("requests_running", "1 while the engine computes", lambda: worker.busy)
         self._gauge("requests_waiting", "Requests that wait for the engine", lambda: worker.waiting)
-        self._gauge("engine_step_age_seconds", "How long ago a busy engine last showed life", lambda: worker.step_age_s)
-        self._gauge("drafting", "1 if the latest reply was drafted, 0 if drafting is off or parked", lambda: worker.speculation == "on")
+        self._gauge(
+            "engine_step_age_seconds",
+            "How long ago a busy engine last showed life",
+            lambda: worker.step_age_s,
+        )
+        self._gauge(
+            "drafting",
+            "1 if the latest reply was drafted, 0 if drafting is off or parked",
+            lambda: worker.speculation == "on",
+        )
 
     def _gauge(self, name: str, words: str, value) -> None:
         Gauge(f"splashlite_{name}", words, registry=self._registry).set_function(lambda: float(value()))

@@ -1,4 +1,5 @@
-"""What the server needs to know about the loaded model: its names, its template, its formats, its vocabulary as bytes."""
+"""What the server needs to know about the loaded model: its names, its template, its formats, its
+vocabulary as bytes."""
 
 from time import time
 
@@ -15,11 +16,15 @@ class Model:
     def __init__(self, engine):
         self.engine, self.tokenizer, self.context = engine, engine.tokenizer, engine.context
         if self.tokenizer is None:
-            raise Problem(500, "this target's folder has no tokenizer, and the API speaks text: add its tokenizer.json")
+            raise Problem(
+                500, "this target's folder has no tokenizer, and the API speaks text: add its tokenizer.json"
+            )
         self.vocab_rows, self.eos_ids = engine.target.vocab_rows, engine.eos_ids
         self.template = Template(self.tokenizer)
         self.format = formats.of(self.template.text)
-        self.vocabulary = llguidance.hf.from_tokenizer(self.tokenizer._fast, eos_token=sorted(self.eos_ids) or None)
+        self.vocabulary = llguidance.hf.from_tokenizer(
+            self.tokenizer._fast, eos_token=sorted(self.eos_ids) or None
+        )
         self.about = engine.describe()
         self.loaded_at = int(time())
         self.name, self.aliases = _names(engine, self.about)
@@ -30,7 +35,12 @@ class Model:
         if name is None or name in self.aliases:
             return name or self.name
         shown = name if len(name) <= 100 else name[:100] + "..."
-        raise Problem(404, f"the model {shown!r} is not served here: this server has {self.name!r}", code="model_not_found", param="model")
+        raise Problem(
+            404,
+            f"the model {shown!r} is not served here: this server has {self.name!r}",
+            code="model_not_found",
+            param="model",
+        )
 
     def token_bytes(self, token: int) -> bytes:
         return self.vocabulary.decode_bytes([token])
@@ -44,7 +54,8 @@ def _names(engine, about: dict) -> tuple[str, frozenset[str]]:
 
 
 def _short(source: str | None) -> str | None:
-    """A repository id, without its revision; of a path only its last two parts, so that no reply tells where files are."""
+    """A repository id, without its revision; of a path only its last two parts, so that no reply tells
+    where files are."""
     if source is None or not source.startswith(("/", "~", ".")):
         return source.partition("@")[0] if source else None
     return "/".join(source.rstrip("/").split("/")[-2:])

@@ -5,7 +5,8 @@ from splashlite.server.fields import CachedTokens, Numbers, ReasoningTokens, Tim
 
 
 def usage(replies: list[tuple[Stats, int]]) -> Usage:
-    """The usage of a request; `replies` are its choices' stats and reasoning tokens. The prompt counts once."""
+    """The usage of a request; `replies` are its choices' stats and reasoning tokens. The prompt counts
+    once."""
     stats = replies[0][0]
     written = sum(each.completion_tokens for each, _ in replies)
     return Usage(

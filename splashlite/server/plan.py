@@ -13,8 +13,9 @@ from splashlite.server.problems import Problem, invalid
 
 @dataclass
 class Ask:
-    """A request in neutral words. `prompt` is text, token ids or chat messages; `tools` are OpenAI function tools;
-    `choice` is "auto", "none", "required" or a function's name; `schema` is what the answer must follow."""
+    """A request in neutral words. `prompt` is text, token ids or chat messages; `tools` are OpenAI
+    function tools; `choice` is "auto", "none", "required" or a function's name; `schema` is what the
+    answer must follow."""
 
     prompt: str | list[int] | list[dict]
     options: dict = field(default_factory=dict)
@@ -33,7 +34,8 @@ class Ask:
 
 @dataclass
 class Plan:
-    """What one request's replies are made from; `format` is None for text as it is; `constraint()` makes a fresh one for each."""
+    """What one request's replies are made from; `format` is None for text as it is; `constraint()` makes a
+    fresh one for each."""
 
     model: Model
     prompt: list[int]
@@ -48,7 +50,9 @@ class Plan:
 
 def make(model: Model, ask: Ask) -> Plan:
     """Raises Problem or UsageError; computes nothing on the engine."""
-    if ask.choice not in ("auto", "none", "required") and ask.choice not in [t["function"]["name"] for t in ask.tools]:
+    if ask.choice not in ("auto", "none", "required") and ask.choice not in [
+        t["function"]["name"] for t in ask.tools
+    ]:
         raise invalid("tool_choice", f"names {ask.choice!r}, which is not among the tools")
     if ask.choice == "required" and not ask.tools:
         raise invalid("tool_choice", '"required" needs tools')
@@ -119,10 +123,14 @@ def too_long(model: Model, length: int) -> Problem:
 def _check_options(model: Model, ask: Ask) -> None:
     for token in ask.options.get("logit_bias") or {}:
         if token >= model.vocab_rows:
-            raise invalid("logit_bias", f"names token {token}, and the vocabulary ends at {model.vocab_rows - 1}")
+            raise invalid(
+                "logit_bias", f"names token {token}, and the vocabulary ends at {model.vocab_rows - 1}"
+            )
     widest, width = model.about["block_size"] or 1, ask.splashlite.width
     if width is not None and width > widest:
-        raise invalid("splashlite.width", f"is {width}, and this pair verifies at most {widest} rows per cycle")
+        raise invalid(
+            "splashlite.width", f"is {width}, and this pair verifies at most {widest} rows per cycle"
+        )
     if width not in (None, 1) and not ask.splashlite.speculative:
         raise invalid("splashlite.width", "needs speculation: leave it out, or leave speculative out")
 
@@ -130,13 +138,23 @@ def _check_options(model: Model, ask: Ask) -> None:
 def _constraint(model: Model, ask: Ask, tools: list[dict], opened: bool) -> Callable[[], object] | None:
     forced = ask.choice not in ("auto", "none")
     strict = any(tool["function"].get("strict") for tool in tools)
-    named = [_enforced(tool["function"], forced) for tool in tools if ask.choice in ("auto", "required", tool["function"]["name"])]
+    named = [
+        _enforced(tool["function"], forced)
+        for tool in tools
+        if ask.choice in ("auto", "required", tool["function"]["name"])
+    ]
     makers = []
     if forced or ask.schema is not None or strict:
         place = "tools" if forced or strict else ask.schema_field
         schema = None if forced else ask.schema
         text = grammar.lark(
-            model, opened=opened, schema=schema, functions=named, parallel=ask.parallel, free=not forced and schema is None, field=place
+            model,
+            opened=opened,
+            schema=schema,
+            functions=named,
+            parallel=ask.parallel,
+            free=not forced and schema is None,
+            field=place,
         )
         grammar.Grammar(model, text, place)  # refuses what cannot be enforced, before anything is computed
         makers.append(lambda: grammar.Grammar(model, text, place))

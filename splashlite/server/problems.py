@@ -24,11 +24,26 @@ _ANTHROPIC = {
 
 
 class Problem(Exception):
-    """An answer that is not a reply. `param` is the field at fault, `retry_after` is in seconds (503 only)."""
+    """An answer that is not a reply. `param` is the field at fault, `retry_after` is in seconds (503
+    only)."""
 
-    def __init__(self, status: int, message: str, *, code: str | None = None, param: str | None = None, retry_after: int = 1):
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: int = 1,
+    ):
         super().__init__(message)
-        self.status, self.message, self.code, self.param, self.retry_after = status, message, code, param, retry_after
+        self.status, self.message, self.code, self.param, self.retry_after = (
+            status,
+            message,
+            code,
+            param,
+            retry_after,
+        )
         self.anthropic = message  # the same in the words that Anthropic's clients look for
 
     @property
@@ -44,14 +59,17 @@ class Problem(Exception):
 
 
 def of(error: BaseException) -> Problem:
-    """An engine's error as a problem. What is not one of splashlite's own sentences is a bug and stays in the log."""
+    """An engine's error as a problem. What is not one of splashlite's own sentences is a bug and stays in
+    the log."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, UsageError):
         return Problem(400, str(error))
     if isinstance(error, SplashliteError):
         return Problem(500, str(error), code="engine_failed")
-    return Problem(500, f"the engine failed with {type(error).__name__}: see the server's log", code="engine_failed")
+    return Problem(
+        500, f"the engine failed with {type(error).__name__}: see the server's log", code="engine_failed"
+    )
 
 
 def unsupported(name: str, why: str) -> Problem:

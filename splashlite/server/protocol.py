@@ -1,4 +1,5 @@
-"""uvicorn's server with what it leaves open: slow heads, too many connections, readers that stall, and how it ends."""
+"""uvicorn's server with what it leaves open: slow heads, too many connections, readers that stall, and how
+it ends."""
 
 import asyncio
 import contextlib
@@ -49,7 +50,8 @@ class Protocol(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """Ends on SIGINT and SIGTERM alike with `stopping()`, and without raising the signal again: ending is no failure."""
+    """Ends on SIGINT and SIGTERM alike with `stopping()`, and without raising the signal again: ending is
+    no failure."""
 
     def __init__(self, app, stopping=lambda: None):
         config = uvicorn.Config(

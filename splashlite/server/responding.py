@@ -116,7 +116,10 @@ class Responding:
         self._logprobs: list[dict] = []
         self._texts: list[str] = []
         shown = request.model_dump(
-            mode="json", by_alias=True, exclude_none=True, include={"reasoning", "text", "tool_choice", "tools"}
+            mode="json",
+            by_alias=True,
+            exclude_none=True,
+            include={"reasoning", "text", "tool_choice", "tools"},
         )
         self.response = ResponseObject.of(
             id=self.id,
@@ -133,7 +136,9 @@ class Responding:
             previous_response_id=request.previous_response_id,
             reasoning={"effort": None, "summary": None} | shown.get("reasoning", {}),
             store=request.store is not False,
-            temperature=plan.model.engine.sampling["temperature"] if request.temperature is None else request.temperature,
+            temperature=plan.model.engine.sampling["temperature"]
+            if request.temperature is None
+            else request.temperature,
             text={"format": {"type": "text"}} | shown.get("text", {}),
             tool_choice=shown.get("tool_choice", "auto"),
             tools=shown.get("tools", []),
@@ -167,7 +172,9 @@ class Responding:
         message: dict = {"role": "assistant", "content": ""}
         for item in self.response.output:
             if item.type == "function_call":
-                message.setdefault("tool_calls", []).append(call(item.call_id, item.name, item.arguments, "output"))
+                message.setdefault("tool_calls", []).append(
+                    call(item.call_id, item.name, item.arguments, "output")
+                )
             else:
                 name = "content" if item.type == "message" else "reasoning_content"
                 message[name] = message.get(name, "") + "".join(part.text for part in item.content)
@@ -188,10 +195,14 @@ class Responding:
 
     def _start(self, kind: str) -> list[Event]:
         if kind == "message":
-            item = OutputItem.of(type="message", id=f"msg_{uuid4().hex}", status="in_progress", role="assistant", content=[])
+            item = OutputItem.of(
+                type="message", id=f"msg_{uuid4().hex}", status="in_progress", role="assistant", content=[]
+            )
             part = ContentPart.of(type="output_text", text="", annotations=[], logprobs=[])
         else:
-            item = OutputItem.of(type="reasoning", id=f"rs_{uuid4().hex}", status="in_progress", summary=[], content=[])
+            item = OutputItem.of(
+                type="reasoning", id=f"rs_{uuid4().hex}", status="in_progress", summary=[], content=[]
+            )
             part = ContentPart.of(type="reasoning_text", text="")
         self._open, self._texts = item, []
         self.response.output.append(item)
@@ -226,7 +237,9 @@ class Responding:
         return [
             *made,
             self._event("response.function_call_arguments.delta", delta=event.arguments, **place),
-            self._event("response.function_call_arguments.done", name=event.name, arguments=event.arguments, **place),
+            self._event(
+                "response.function_call_arguments.done", name=event.name, arguments=event.arguments, **place
+            ),
             self._event("response.output_item.done", item=_dump(item), output_index=self._index),
         ]
 
@@ -274,7 +287,8 @@ def _dump(model: Loose) -> dict:
 
 
 def reasoning_of(encrypted: str | None, place: str) -> str:
-    """The reasoning that `encrypted_content` carries back. Nothing in it is secret: the server keeps nothing of it."""
+    """The reasoning that `encrypted_content` carries back. Nothing in it is secret: the server keeps
+    nothing of it."""
     if encrypted is None:
         return ""
     try:

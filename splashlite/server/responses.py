@@ -127,7 +127,9 @@ class JsonSchemaFormat(Strict):
 
 
 class TextSettings(Strict):
-    format: Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None = None
+    format: (
+        Annotated[TextFormat | JsonObjectFormat | JsonSchemaFormat, Field(discriminator="type")] | None
+    ) = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -188,7 +190,13 @@ class ResponsesRequest(Sampling):
         if self.wants_logprobs:
             options["logprobs"] = self.top_logprobs or 0
         form, choice = self.text.format if self.text else None, self.tool_choice
-        schema = None if form is None or form.type == "text" else {"type": "object"} if form.type == "json_object" else form.schema_
+        schema = (
+            None
+            if form is None or form.type == "text"
+            else {"type": "object"}
+            if form.type == "json_object"
+            else form.schema_
+        )
         return Ask(
             prompt=conversation.merged(messages),
             options=options,
@@ -221,7 +229,11 @@ def _plain(item, place: str) -> dict:
         output = item.output if isinstance(item.output, str) else "".join(part.text for part in item.output)
         return {"role": "tool", "content": output, "tool_call_id": item.call_id}
     content = "".join(part.text for part in item.content or ())
-    return {"role": "assistant", "content": "", "reasoning_content": content or reasoning_of(item.encrypted_content, place)}
+    return {
+        "role": "assistant",
+        "content": "",
+        "reasoning_content": content or reasoning_of(item.encrypted_content, place),
+    }
 
 
 def _joined(messages: list[dict]) -> list[dict]:
@@ -229,7 +241,12 @@ def _joined(messages: list[dict]) -> list[dict]:
     joined: list[dict] = []
     for message in messages:
         last = joined[-1] if joined else None
-        if last is None or message["role"] != "assistant" or last["role"] != "assistant" or "reasoning_content" in message:
+        if (
+            last is None
+            or message["role"] != "assistant"
+            or last["role"] != "assistant"
+            or "reasoning_content" in message
+        ):
             joined.append(message)
             continue
         both = last | {"content": last["content"] + message["content"]}
@@ -251,7 +268,11 @@ def routes(api: FastAPI, serving: Serving) -> None:
         found = store.get(id)
         if found is None:
             words = f"there is no stored response {id[:100]!r}: it was never stored, was deleted, or gave way to newer ones"
-            field = {"code": "previous_response_not_found", "param": "previous_response_id"} if status == 400 else {"code": "not_found"}
+            field = (
+                {"code": "previous_response_not_found", "param": "previous_response_id"}
+                if status == 400
+                else {"code": "not_found"}
+            )
             raise Problem(status, words, **field)
         return found
 
@@ -306,7 +327,9 @@ async def respond(serving: Serving, store: Store, stored, request: ResponsesRequ
 
     def failed(problem: Problem) -> bytes:
         error = problems.openai_error(problem)
-        return sse.json_frame({"type": "error", "sequence_number": made.count if made else 0, **error, "error": error}, "error")
+        return sse.json_frame(
+            {"type": "error", "sequence_number": made.count if made else 0, **error, "error": error}, "error"
+        )
 
     handlers = {"frames": frames, "failed": failed} if request.stream else {"whole": whole}
     return await serving.answer("/v1/responses", [request.ask(messages)], **handlers)

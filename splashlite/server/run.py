@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import os
 import socket
 import sys
 import threading
@@ -17,7 +18,8 @@ from splashlite.server.worker import Worker
 def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None = None) -> None:
     """Serve until SIGINT or SIGTERM. `load()` returns the engine, on the engine's own thread.
 
-    Raises UsageError for an address that is not safe or not free, SplashliteError when the model cannot be loaded.
+    Raises UsageError for an address that is not safe or not free, SplashliteError when the model cannot be
+    loaded.
     """
     _check(host, origins, key)
     listener = _listen(host, port)
@@ -31,7 +33,9 @@ def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None =
     try:
         server.run(sockets=[listener])
     finally:
-        worker.close()
+        if not worker.close():
+            sys.stdout.flush()
+            os._exit(0)  # a thread that loads MLX arrays while the interpreter ends can abort the process
     if worker.failure is not None:
         raise _sentence(worker.failure)
 
@@ -69,14 +73,20 @@ def _announce(worker: Worker, server: Server, where: tuple, key: str | None) -> 
         return
     address = f"[{where[0]}]" if ":" in where[0] else where[0]
     model = worker.prepared
-    print(f"{model.name} is served at http://{address}:{where[1]} (a chat page, and the OpenAI and Anthropic APIs under /v1)")
-    print(f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {'asked for' if key else 'none'}; Ctrl-C ends")
+    print(
+        f"{model.name} is served at http://{address}:{where[1]} (a chat page, and the OpenAI and Anthropic APIs under /v1)"
+    )
+    print(
+        f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {'asked for' if key else 'none'}; Ctrl-C ends"
+    )
     sys.stdout.flush()
 
 
 def _check(host: str, origins, key: str | None) -> None:
     if not _is_loopback(host) and key is None:
-        raise UsageError(f"--host {host} can be reached from other machines: set SPLASHLITE_API_KEY to a key of your own first")
+        raise UsageError(
+            f"--host {host} can be reached from other machines: set SPLASHLITE_API_KEY to a key of your own first"
+        )
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UsageError("the API key must have at least 8 characters, ASCII and without spaces")
     for origin in origins:
@@ -102,13 +112,17 @@ def _name_of(host: str) -> list[str]:
 
 def _listen(host: str, port: int) -> socket.socket:
     try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(256)
     except OSError as problem:
-        raise UsageError(f"cannot listen on {host} port {port} ({problem.strerror}): choose another --port") from None
+        raise UsageError(
+            f"cannot listen on {host} port {port} ({problem.strerror}): choose another --port"
+        ) from None
     return listener
 
 

@@ -1,4 +1,5 @@
-"""What every generating endpoint does: take a place in the queue, plan, and answer as a stream or as a whole."""
+"""What every generating endpoint does: take a place in the queue, plan, and answer as a stream or as a
+whole."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -19,7 +20,9 @@ class Serving:
     def __init__(self, worker: Worker):
         self.worker = worker
         self.metrics = Metrics(worker)
-        self._planners = ThreadPoolExecutor(1, "splashlite-plan")  # templates and tokenizers are not kept from the event loop
+        self._planners = ThreadPoolExecutor(
+            1, "splashlite-plan"
+        )  # templates and tokenizers are not kept from the event loop
 
     @property
     def model(self) -> Model:
@@ -44,9 +47,11 @@ class Serving:
                 self.metrics.reply(step.stats, step.end)
 
     async def answer(self, path: str, asks: list[Ask], *, frames=None, whole=None, failed=None):
-        """A response for planned requests: `frames(plans)` is an async generator of bytes, or `whole(plans)` a coroutine.
+        """A response for planned requests: `frames(plans)` is an async generator of bytes, or `whole(plans)`
+        a coroutine.
 
-        Raises Problem while it can still be an HTTP error: no place, no such setting, a prompt that is too long.
+        Raises Problem while it can still be an HTTP error: no place, no such setting, a prompt that is too
+        long.
         """
         place = self.worker.admit()
         try:

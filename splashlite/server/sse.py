@@ -1,4 +1,5 @@
-"""Replies that take time: server-sent events, or one JSON body; both end the engine's work when the client goes away."""
+"""Replies that take time: server-sent events, or one JSON body; both end the engine's work when the client
+goes away."""
 
 import asyncio
 import json
@@ -54,13 +55,13 @@ class Whole(Response):
     def _response(self, work) -> Response:
         try:
             return Response(work.result(), media_type="application/json")
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  (it becomes the answer)
             return problems.response(_problem(error), self._path)
 
 
 class EventStream(Response):
-    """Frames of bytes from an async generator. `failed(problem)` gives the frames that tell of an error in mid-stream;
-    `done()` is called when nothing more will happen."""
+    """Frames of bytes from an async generator. `failed(problem)` gives the frames that tell of an error in
+    mid-stream; `done()` is called when nothing more will happen."""
 
     background = None
 
@@ -71,7 +72,11 @@ class EventStream(Response):
         gone, upcoming = asyncio.ensure_future(_gone(receive)), self._upcoming()
         try:
             await asyncio.wait({upcoming, gone}, timeout=EARLY_S, return_when=asyncio.FIRST_COMPLETED)
-            if upcoming.done() and (error := upcoming.exception()) is not None and not isinstance(error, _Ended):
+            if (
+                upcoming.done()
+                and (error := upcoming.exception()) is not None
+                and not isinstance(error, _Ended)
+            ):
                 return await problems.response(_problem(error), self._path)(scope, receive, send)
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             while not gone.done():
@@ -87,7 +92,7 @@ class EventStream(Response):
                     break
                 except _Stalled:
                     raise
-                except Exception as error:
+                except Exception as error:  # noqa: BLE001  (it becomes the stream's last event)
                     await self._send(scope, send, self._failed(_problem(error)))
                     break
                 upcoming = self._upcoming()
@@ -95,7 +100,8 @@ class EventStream(Response):
         except _Stalled:
             return
         finally:
-            pass
+            await _cancel(upcoming, gone)
+            await self._frames.aclose()
             self._done()
 
     def _upcoming(self):

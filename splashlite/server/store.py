@@ -1,4 +1,5 @@
-"""Responses that a later request may continue from: in memory, bounded in number and bytes, oldest use out first."""
+"""Responses that a later request may continue from: in memory, bounded in number and bytes, oldest use out
+first."""
 
 import json
 from collections import OrderedDict
@@ -10,7 +11,8 @@ BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Stored:
-    """A finished response as JSON bytes, and its conversation (without instructions) as messages for the template."""
+    """A finished response as JSON bytes, and its conversation (without instructions) as messages for the
+    template."""
 
     reply: bytes
     messages: list[dict]

@@ -9,13 +9,21 @@ from splashlite.server import formats
 from splashlite.server.problems import Problem, invalid, unsupported
 
 RENDER_S = 10  # the longest a template may run
-RESERVED = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"}
+RESERVED = {
+    "messages",
+    "tools",
+    "documents",
+    "add_generation_prompt",
+    "continue_final_message",
+    "chat_template",
+    "tokenize",
+}
 RESERVED |= {"bos_token", "eos_token", "unk_token", "pad_token", "raise_exception", "strftime_now"}
 
 
 class Template:
-    """`text` is the template's source ("" where there is none), `variables` the names that it reads, `reasons` whether the
-    model writes reasoning."""
+    """`text` is the template's source ("" where there is none), `variables` the names that it reads,
+    `reasons` whether the model writes reasoning."""
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
@@ -30,7 +38,8 @@ class Template:
         return "tools" in self.variables
 
     def settings(self, given: dict | None, effort: str | None, thinks: bool | None) -> dict:
-        """Template settings of a request: what it gave, and what its reasoning effort or thinking switch mean here.
+        """Template settings of a request: what it gave, and what its reasoning effort or thinking switch mean
+        here.
 
         Raises Problem for a setting that the template does not read.
         """
@@ -39,7 +48,9 @@ class Template:
             if name in RESERVED or name not in self.variables:
                 readable = sorted(self.variables - RESERVED)
                 offer = f"it reads {', '.join(readable)}" if readable else "it reads none"
-                raise unsupported(f"chat_template_kwargs.{name}", f"this model's template has no such setting, {offer}")
+                raise unsupported(
+                    f"chat_template_kwargs.{name}", f"this model's template has no such setting, {offer}"
+                )
         if effort is not None:
             settings |= self._effort(effort)
         if thinks is not None:
@@ -53,18 +64,24 @@ class Template:
         if "reasoning_effort" in self.variables:
             return switch | {"reasoning_effort": effort}
         if not switch:
-            raise unsupported("reasoning_effort", 'this model has no such setting: leave it out, or say "none" if it does not reason')
+            raise unsupported(
+                "reasoning_effort",
+                'this model has no such setting: leave it out, or say "none" if it does not reason',
+            )
         return switch
 
     def _switch(self, thinks: bool, name: str = "thinking") -> dict:
         if "enable_thinking" in self.variables:
             return {"enable_thinking": thinks}
         if thinks != self.reasons:
-            raise unsupported(name, f"this model {'always reasons' if self.reasons else 'does not reason'}: leave it out")
+            raise unsupported(
+                name, f"this model {'always reasons' if self.reasons else 'does not reason'}: leave it out"
+            )
         return {}
 
     def render(self, messages: list[dict], tools: list[dict] | None, settings: dict) -> str:
-        """The prompt's text. Raises UsageError when the template refuses the messages, Problem 400 when it runs too long."""
+        """The prompt's text. Raises UsageError when the template refuses the messages, Problem 400 when it
+        runs too long."""
         given = {"tools": tools} if tools else {}
         if self._prints_arguments:
             messages = [_with_text_arguments(message) for message in messages]
@@ -83,7 +100,8 @@ def arguments(text: str, place: str) -> dict:
 
 
 def _prints_arguments(tokenizer) -> bool:
-    """Whether the template prints the arguments of past calls, which then must be text; others walk through a mapping."""
+    """Whether the template prints the arguments of past calls, which then must be text; others walk
+    through a mapping."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"probe": "value"}}}
     turn = {"role": "assistant", "content": "", "tool_calls": [call]}
     result = {"role": "tool", "content": "r", "tool_call_id": "c", "name": "f"}
@@ -96,7 +114,11 @@ def _prints_arguments(tokenizer) -> bool:
 
 def _with_text_arguments(message: dict) -> dict:
     calls = [
-        each | {"function": each["function"] | {"arguments": json.dumps(each["function"]["arguments"], ensure_ascii=False)}}
+        each
+        | {
+            "function": each["function"]
+            | {"arguments": json.dumps(each["function"]["arguments"], ensure_ascii=False)}
+        }
         for each in message.get("tool_calls", ())
     ]
     return message | {"tool_calls": calls} if calls else message
@@ -108,7 +130,7 @@ def _variables(source: str) -> frozenset[str]:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):  # transformers' own block, which marks what the assistant says
-        tags = {"generation"}
+        tags = frozenset({"generation"})
 
         def parse(self, parser):
             next(parser.stream)
@@ -126,7 +148,8 @@ class _TooSlow(Exception):
 
 
 def _within(seconds: float, work):
-    """work(), interrupted at its next step when it runs longer. Templates run as Python code, so they can be."""
+    """work(), interrupted at its next step when it runs longer. Templates run as Python code, so they can
+    be."""
     thread, lock, ended = threading.get_ident(), threading.Lock(), False
 
     def interrupt():
@@ -145,4 +168,6 @@ def _within(seconds: float, work):
                 ended = True
             timer.cancel()
     except _TooSlow:
-        raise Problem(400, f"the model's chat template ran longer than {seconds:g} seconds on these messages") from None
+        raise Problem(
+            400, f"the model's chat template ran longer than {seconds:g} seconds on these messages"
+        ) from None

@@ -1,7 +1,7 @@
 """The one thread that owns the engine: it loads it, runs one reply after another on it, and ends cleanly.
 
-Requests are served in the order they came. Only a long prefill gives way: at a chunk boundary a short request that waits
-goes first, with a session of its own, and after it the long one is sure of its next chunk.
+Requests are served in the order they came. Only a long prefill gives way: at a chunk boundary a short request
+that waits goes first, with a session of its own, and after it the long one is sure of its next chunk.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ class _GiveWay(Exception):
 
 
 class Job:
-    """One reply to compute. `items` hears of (done, total) while the prompt is read, of every Piece, and last of None or
-    of the exception that ended it."""
+    """One reply to compute. `items` hears of (done, total) while the prompt is read, of every Piece, and
+    last of None or of the exception that ended it."""
 
     def __init__(self, prompt: list[int], options: dict):
         self.prompt, self.options = prompt, options
@@ -59,7 +59,8 @@ class Place:
 
 
 class Worker:
-    """`load()` returns the engine; `prepare(engine)` runs after it on the same thread, and what it returns is `prepared`."""
+    """`load()` returns the engine; `prepare(engine)` runs after it on the same thread, and what it returns
+    is `prepared`."""
 
     def __init__(self, load, prepare=lambda engine: None, queue: int = QUEUE):
         self.engine = self.prepared = self.failure = None
@@ -93,19 +94,28 @@ class Worker:
         """A place for one request, from its validation to its last byte. Raises Problem 503."""
         self.require_ready()
         if self.admitted > self.queue:
-            raise Problem(503, f"{self.queue} requests are waiting already: try again in a moment", code="overloaded", retry_after=5)
+            raise Problem(
+                503,
+                f"{self.queue} requests are waiting already: try again in a moment",
+                code="overloaded",
+                retry_after=5,
+            )
         return Place(self)
 
     def require_ready(self) -> None:
         if self.state == "loading":
-            raise Problem(503, "the model is still being loaded: try again in a moment", code="loading", retry_after=2)
+            raise Problem(
+                503, "the model is still being loaded: try again in a moment", code="loading", retry_after=2
+            )
         if self.state != "ready":
-            why = f"the engine has stopped ({self.failure})" if self.failure else "the server is shutting down"
+            why = (
+                f"the engine has stopped ({self.failure})" if self.failure else "the server is shutting down"
+            )
             raise Problem(503, f"{why}: start the server again", code="engine_stopped", retry_after=30)
 
     async def pieces(self, prompt: list[int], options: dict) -> AsyncIterator[object]:
-        """(done, total) tuples while the prompt is read, then the Pieces of Engine.stream(prompt, **options). Closing the
-        iterator stops the work."""
+        """(done, total) tuples while the prompt is read, then the Pieces of Engine.stream(prompt,
+        **options). Closing the iterator stops the work."""
         job = Job(prompt, options)
         self._submit(job)
         try:
@@ -128,10 +138,12 @@ class Worker:
                 job.cancelled = True
             self._changed.notify()
 
-    def close(self) -> None:
-        """`stop`, and wait for the thread's end."""
+    def close(self) -> bool:
+        """`stop`, and wait for the thread's end; False while it still loads, which nothing can interrupt."""
+        loading = not self.loaded.is_set()
         self.stop()
-        self._thread.join()
+        self._thread.join(1 if loading else None)
+        return not self._thread.is_alive()
 
     def _submit(self, job: Job) -> None:
         with self._changed:
@@ -143,7 +155,7 @@ class Worker:
         try:
             engine = self._load()
             self.prepared = self._prepare(engine)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  (whoever waits for the engine gets it)
             self.failure, self.state = error, "failed"
             self.loaded.set()
             _clear_streams()
@@ -163,7 +175,9 @@ class Worker:
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self.state != "ready")
             while self._jobs and self.state != "ready":
-                self._end(self._jobs.popleft(), Problem(503, "the server is shutting down", code="engine_stopped"))
+                self._end(
+                    self._jobs.popleft(), Problem(503, "the server is shutting down", code="engine_stopped")
+                )
             if not self._jobs:
                 return None
             self._current, self.last_step = self._jobs.popleft(), monotonic()
@@ -179,8 +193,11 @@ class Worker:
                 continue
             except _Cancelled:
                 stopping = self.state != "ready"
-                self._end(job, Problem(503, "the server is shutting down", code="engine_stopped") if stopping else None)
-            except BaseException as error:
+                self._end(
+                    job,
+                    Problem(503, "the server is shutting down", code="engine_stopped") if stopping else None,
+                )
+            except BaseException as error:  # noqa: BLE001  (whoever waits for the reply gets it)
                 if not isinstance(error, UsageError):
                     record(error)
                     self.engine.session.reset()  # nothing that was computed is trusted

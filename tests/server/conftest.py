@@ -1,4 +1,5 @@
-"""One server process with the real demo pair for all slow tests, and servers over scripted engines for the rest."""
+"""One server process with the real demo pair for all slow tests, and servers over scripted engines for the
+rest."""
 
 import os
 import re

@@ -48,12 +48,15 @@ class Session:
 
 
 class Engine:
-    """Says `say(prompt_text)` (or a fixed text) in pieces of `cut(number of tokens)` lengths, after a prefill in chunks.
+    """Says `say(prompt_text)` (or a fixed text) in pieces of `cut(number of tokens)` lengths, after a prefill
+    in chunks.
 
     `pause_s` is slept in every chunk and before every piece; `steps` counts both.
     """
 
-    def __init__(self, say="Hello.", *, template=PLAIN, cut=lambda n: [1] * n, pause_s=0.0, chunk=2048, context=100_000):
+    def __init__(
+        self, say="Hello.", *, template=PLAIN, cut=lambda n: [1] * n, pause_s=0.0, chunk=2048, context=100_000
+    ):
         self.tokenizer = byte_tokenizer(template)
         self.eos_ids, self.context, self.pair, self.drafter = self.tokenizer.eos_ids, context, None, None
         self.target = SimpleNamespace(vocab_rows=len(self.tokenizer) + 7)
@@ -74,7 +77,10 @@ class Engine:
     def _pieces(self, prompt, options):
         text = self.tokenizer.decode(prompt)
         said = self.say(text) if callable(self.say) else self.say
-        stats = Stats(prompt_tokens=len(prompt), speculation="on" if options.get("speculative", True) else "off: speculative=False")
+        stats = Stats(
+            prompt_tokens=len(prompt),
+            speculation="on" if options.get("speculative", True) else "off: speculative=False",
+        )
         session, end = self.session, len(prompt) - 1
         began = session.done if session.prompt == prompt else 0
         session.prompt = prompt
@@ -88,7 +94,10 @@ class Engine:
         self.order.append(text)
         if isinstance(said, BaseException):
             raise said
-        tokens, writer = self.tokenizer.encode(said, add_special_tokens=False), TextStream(self.tokenizer, check_stop(options.get("stop")))
+        tokens, writer = (
+            self.tokenizer.encode(said, add_special_tokens=False),
+            TextStream(self.tokenizer, check_stop(options.get("stop"))),
+        )
         limit, at = options["max_tokens"], 0
         reason = "stop" if len(tokens) < limit else "length"
         tokens = tokens[:limit]
@@ -124,7 +133,9 @@ class serving:
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._server = Server(app.build(self.worker, hosts=hosts, origins=origins, key=key), self.worker.stop)
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._listener]}, daemon=True
+        )
 
     def __enter__(self):
         self.worker.start()

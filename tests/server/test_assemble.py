@@ -2,18 +2,33 @@
 
 import json
 import random
+from itertools import pairwise
 
 import pytest
 from scripted import CALLS, XML, Engine
+
 from splashlite.server import assemble, chat, formats, messages, messaging, responding, responses
 from splashlite.server.assemble import Call, Reasoning, Text
 from splashlite.server.generation import Reply
+from splashlite.server.harmony import Harmony
 from splashlite.server.model import Model
 from splashlite.server.plan import make
 
 TOOLS = [
-    {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}},
-    {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}}}},
+    {
+        "type": "function",
+        "function": {
+            "name": "find",
+            "parameters": {"type": "object", "properties": {"q": {"type": "string"}}},
+        },
+    },
+    {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "parameters": {"type": "object", "properties": {"n": {"type": "integer"}}},
+        },
+    },
 ]
 JSON_TEXT = (
     "I should look \u2014 maybe call <tool_call>?\n</think>\n\nLet me see, `<tool_call>` it is \U0001f50d.\n```\n<tool_call>{}</tool_call>\n```\n"
@@ -38,7 +53,7 @@ def pieces(model, text, cuts):
     engine = model.engine
     tokens = model.tokenizer.encode(text, add_special_tokens=False)
     edges = [0, *cuts, len(tokens)]
-    engine.say, engine.cut = text, lambda n: [b - a for a, b in zip(edges, edges[1:])]
+    engine.say, engine.cut = text, lambda n: [b - a for a, b in pairwise(edges)]
     return engine.stream(model.tokenizer.encode("x"), max_tokens=100_000)
 
 
@@ -53,7 +68,11 @@ def as_chat(model, text, cuts):
         chunk = json.loads(chunk.json_bytes())["choices"][0]
         for key, value in chunk["delta"].items():
             if key != "role":
-                added[key] += [{k: v for k, v in each.items() if k != "id"} for each in value] if key == "tool_calls" else value
+                added[key] += (
+                    [{k: v for k, v in each.items() if k != "id"} for each in value]
+                    if key == "tool_calls"
+                    else value
+                )
     whole = json.loads(made.message([steps]).json_bytes())["choices"][0]
     for each in whole["message"]["tool_calls"]:
         del each["id"]
@@ -75,15 +94,22 @@ def as_responses(model, text, cuts):
         if event["type"].endswith(".delta"):
             items[event["output_index"]] = items.get(event["output_index"], "") + event["delta"]
     output = json.loads(made.response.json_bytes())["output"]
-    whole = [(each["type"], each.get("name"), each.get("arguments") or each["content"][0]["text"]) for each in output]
+    whole = [
+        (each["type"], each.get("name"), each.get("arguments") or each["content"][0]["text"])
+        for each in output
+    ]
     assert [text for _, _, text in whole] == [items[i] for i in range(len(items))]
     assert told[-1]["type"] == "response.completed" and told[-1]["response"]["output"] == output
     return whole
 
 
 def as_messages(model, text, cuts):
-    tools = [{"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in TOOLS]
-    request = messages.MessagesRequest(messages=[{"role": "user", "content": "x"}], max_tokens=9999, tools=tools)
+    tools = [
+        {"name": tool["function"]["name"], "input_schema": tool["function"]["parameters"]} for tool in TOOLS
+    ]
+    request = messages.MessagesRequest(
+        messages=[{"role": "user", "content": "x"}], max_tokens=9999, tools=tools
+    )
     plan = make(model, request.ask())
     reply, made, blocks = Reply(plan), messaging.Messaging(plan, "m"), []
     for step in (reply.step(piece) for piece in pieces(model, text, cuts)):
@@ -91,9 +117,20 @@ def as_messages(model, text, cuts):
             if event["type"] == "content_block_start":
                 blocks.append([event["content_block"]["type"], event["content_block"].get("name"), ""])
             if event["type"] == "content_block_delta" and event["delta"]["type"] != "signature_delta":
-                blocks[event["index"]][2] += next(event["delta"][key] for key in ("text", "thinking", "partial_json") if key in event["delta"])
+                blocks[event["index"]][2] += next(
+                    event["delta"][key]
+                    for key in ("text", "thinking", "partial_json")
+                    if key in event["delta"]
+                )
     whole = json.loads(made.message.json_bytes())
-    shown = [[b["type"], b.get("name"), b.get("text") or b.get("thinking") or json.dumps(b["input"], ensure_ascii=False)] for b in whole["content"]]
+    shown = [
+        [
+            b["type"],
+            b.get("name"),
+            b.get("text") or b.get("thinking") or json.dumps(b["input"], ensure_ascii=False),
+        ]
+        for b in whole["content"]
+    ]
     assert shown == blocks and whole["stop_reason"] == "tool_use"
     return blocks
 
@@ -126,7 +163,75 @@ def events(text, *, template=CALLS, tools=TOOLS, opened=False, one_call=False, s
 
     whole = read([text])
     assert read(list(text)) == whole
-    return [(type(each).__name__, getattr(each, "text", None) or (each.name, json.loads(each.arguments))) for each in whole]
+    return [
+        (type(each).__name__, getattr(each, "text", None) or (each.name, json.loads(each.arguments)))
+        for each in whole
+    ]
+
+
+HARMONY = (
+    "<|channel|>analysis<|message|>I should look.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
+    '<|start|>assistant<|channel|>commentary to=functions.find <|constrain|>json<|message|>{"q": "a <|b|> \u00e9"}<|call|>'
+    '<|start|>assistant to=functions.add<|channel|>commentary <|constrain|>json<|message|>{"n": 3}<|call|>'
+    "<|start|>assistant<|channel|>final<|message|>Done <| sir."
+)
+
+
+def harmony_events(text, tools=TOOLS):
+    def read(parts):
+        reader, merged = Harmony(tools), []
+        for each in [event for part in parts for event in reader.push(part)] + reader.finish():
+            if (
+                merged
+                and not isinstance(each, Call)
+                and type(merged[-1]) is type(each)
+                and merged[-1].at + len(merged[-1].text) == each.at
+            ):
+                merged[-1] = type(each)(merged[-1].text + each.text, merged[-1].at)
+            else:
+                merged.append(each)
+        return merged
+
+    whole, draw = read([text]), random.Random(4)
+    for size in range(1, len(text)):
+        assert read([text[i : i + size] for i in range(0, len(text), size)]) == whole
+    for _ in range(500):
+        edges = [0, *sorted(draw.sample(range(1, len(text)), min(12, len(text) - 1))), len(text)]
+        assert read([text[a:b] for a, b in pairwise(edges)]) == whole
+    return [
+        (type(each).__name__, getattr(each, "text", None) or (each.name, json.loads(each.arguments)))
+        for each in whole
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "tools", "expected"),
+    [
+        (
+            HARMONY,
+            TOOLS,
+            [
+                ("Reasoning", "I should look."),
+                ("Text", "Let me see."),
+                ("Call", ("find", {"q": "a <|b|> \u00e9"})),
+                ("Call", ("add", {"n": 3})),
+                ("Text", "Done <| sir."),
+            ],
+        ),
+        ("<|channel|>final<|message|>Only text.", None, [("Text", "Only text.")]),
+        ("No header at all.", None, [("Text", "No header at all.")]),
+        ("<|channel|>analysis<|message|>cut off", None, [("Reasoning", "cut off")]),
+        ('<|channel|>commentary to=functions.find<|message|>{"q": "x', TOOLS, [("Text", '{"q": "x')]),
+        (
+            '<|channel|>commentary to=functions.find<|message|>{"q": "x"}',
+            TOOLS,
+            [("Call", ("find", {"q": "x"}))],
+        ),
+        ("<|channel|>fin", None, []),
+    ],
+)
+def test_harmony(text, tools, expected):
+    assert harmony_events(text, tools) == expected
 
 
 FIND = '<tool_call>\n{"name": "find", "arguments": {"q": "x"}}\n</tool_call>'
@@ -134,7 +239,9 @@ FIND = '<tool_call>\n{"name": "find", "arguments": {"q": "x"}}\n</tool_call>'
 
 def test_what_the_issue_fixes_comes_out_as_it_should(said):
     model, text = said
-    reply = Reply(make(model, chat.ChatRequest(messages=[{"role": "user", "content": "x"}], tools=TOOLS).ask()))
+    reply = Reply(
+        make(model, chat.ChatRequest(messages=[{"role": "user", "content": "x"}], tools=TOOLS).ask())
+    )
     got = [event for piece in pieces(model, text, []) for event in reply.step(piece).events]
     assert [type(event) for event in got if not isinstance(event, Text)] == [Reasoning, Call, Call]
     assert got[-1].text.startswith("\nDone")
@@ -143,7 +250,10 @@ def test_what_the_issue_fixes_comes_out_as_it_should(said):
     assert calls == [("find", {"q": value}), ("add", {"n": 3})]
 
 
-@pytest.mark.parametrize("text", [FIND, "a <think>b</think> c", "```\n" + FIND, "<tool_call>", "x</tool_call>", " white space \n\n"])
+@pytest.mark.parametrize(
+    "text",
+    [FIND, "a <think>b</think> c", "```\n" + FIND, "<tool_call>", "x</tool_call>", " white space \n\n"],
+)
 def test_without_tools_and_reasoning_every_text_passes_unchanged(text):
     assert events(text, template="", tools=None) == [("Text", text)]
 
@@ -159,8 +269,11 @@ def test_without_tools_and_reasoning_every_text_passes_unchanged(text):
         (FIND[:-20], [("Text", FIND[:-20])]),
         (FIND.replace("}}", "}"), [("Text", FIND.replace("}}", "}"))]),
         (FIND.replace('"x"', '"x'), [("Text", FIND.replace('"x"', '"x'))]),
-        (f"{FIND.replace('}}', '}')}{FIND}", [("Text", FIND.replace("}}", "}")), ("Call", ("find", {"q": "x"}))]),
-        ('<tool_call>[1, 2]</tool_call>', [("Text", "<tool_call>[1, 2]</tool_call>")]),
+        (
+            f"{FIND.replace('}}', '}')}{FIND}",
+            [("Text", FIND.replace("}}", "}")), ("Call", ("find", {"q": "x"}))],
+        ),
+        ("<tool_call>[1, 2]</tool_call>", [("Text", "<tool_call>[1, 2]</tool_call>")]),
         (f"```\n{FIND}\n```", [("Text", f"```\n{FIND}\n```")]),
         (f"```\n{FIND}\n```\n{FIND}", [("Text", f"```\n{FIND}\n```"), ("Call", ("find", {"q": "x"}))]),
         (f"a ``` b\n{FIND}", [("Text", "a ``` b"), ("Call", ("find", {"q": "x"}))]),
@@ -177,7 +290,10 @@ def test_what_a_tag_means_where(text, expected):
 
 
 def test_opened_reasoning_ends_at_its_tag_and_only_there():
-    assert events("why </think> so </think> x", opened=True) == [("Reasoning", "why"), ("Text", "so </think> x")]
+    assert events("why </think> so </think> x", opened=True) == [
+        ("Reasoning", "why"),
+        ("Text", "so </think> x"),
+    ]
     assert events("cut off </thi", opened=True) == [("Reasoning", "cut off </thi")]
 
 
@@ -189,10 +305,18 @@ def test_one_call_ends_the_reply():
     ("mark", "text", "expected"),
     [
         ("<|tool_call>", '<|tool_call>call:find{q:<|"|>a<|"|>}<tool_call|>', ("find", {"q": "a"})),
-        ("<arg_key>", "<tool_call>find\n<arg_key>q</arg_key>\n<arg_value>a</arg_value>\n</tool_call>", ("find", {"q": "a"})),
+        (
+            "<arg_key>",
+            "<tool_call>find\n<arg_key>q</arg_key>\n<arg_value>a</arg_value>\n</tool_call>",
+            ("find", {"q": "a"}),
+        ),
         ("<|tool_call_start|>", '<|tool_call_start|>[find(q="a")]<|tool_call_end|>', ("find", {"q": "a"})),
         ("[TOOL_CALLS]", '[TOOL_CALLS]find[ARGS]{"q": "a"}', ("find", {"q": "a"})),
-        ("<longcat_tool_call>", '<longcat_tool_call>{"name": "find", "arguments": {"q": "a"}}</longcat_tool_call>', ("find", {"q": "a"})),
+        (
+            "<longcat_tool_call>",
+            '<longcat_tool_call>{"name": "find", "arguments": {"q": "a"}}</longcat_tool_call>',
+            ("find", {"q": "a"}),
+        ),
         (
             "<minimax:tool_call>",
             '<minimax:tool_call><invoke name="find"><parameter name="q">a</parameter></invoke></minimax:tool_call>',

@@ -1,4 +1,5 @@
-"""Structured output under speculation: always valid, the same with and without a drafter, no illegal token whatever is drafted."""
+"""Structured output under speculation: always valid, the same with and without a drafter, no illegal token
+whatever is drafted."""
 
 import json
 import random
@@ -10,6 +11,7 @@ import pytest
 import tiny
 from mlx_lm.models import llama
 from scripted import CALLS, PLAIN, XML, Engine, byte_tokenizer
+
 from splashlite.drafter import load_drafter
 from splashlite.drafter.draft import Draft
 from splashlite.errors import SplashliteError
@@ -23,13 +25,18 @@ WIDE = 288  # 256 bytes, an end token, and rows without a token
 SCHEMAS = {
     "object": {
         "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 6}, "age": {"type": "integer", "minimum": 0, "maximum": 99}},
+        "properties": {
+            "name": {"type": "string", "maxLength": 6},
+            "age": {"type": "integer", "minimum": 0, "maximum": 99},
+        },
         "required": ["name", "age"],
         "additionalProperties": False,
     },
     "choice": {"anyOf": [{"enum": ["red", "green", 5, None]}, {"type": "boolean"}]},
     "nested": {
-        "$defs": {"leaf": {"type": "array", "items": {"enum": ["\u00e9", "b"]}, "minItems": 1, "maxItems": 3}},
+        "$defs": {
+            "leaf": {"type": "array", "items": {"enum": ["\u00e9", "b"]}, "minItems": 1, "maxItems": 3}
+        },
         "type": "object",
         "properties": {"left": {"$ref": "#/$defs/leaf"}, "right": {"$ref": "#/$defs/leaf"}},
         "required": ["left", "right"],
@@ -58,7 +65,9 @@ def pair(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny, "FAMILIES", families)
         target = tiny.make_target("bytes")
-    folder = tiny.write_drafter(tmp_path_factory.mktemp("drafter"), tiny.drafter_config() | {"vocab_size": WIDE})
+    folder = tiny.write_drafter(
+        tmp_path_factory.mktemp("drafter"), tiny.drafter_config() | {"vocab_size": WIDE}
+    )
     return target, load_drafter(folder, dtype=mx.float32)
 
 
@@ -70,7 +79,9 @@ def constrained(engine, schema, **options):
     model = Model(engine)
     plan = make(model, Ask(prompt=[{"role": "user", "content": "x"}], schema=schema))
     width = options.pop("width", tiny.BLOCK if engine.drafter is not None else None)
-    return engine.generate(plan.prompt, max_tokens=400, width=width, constraint=plan.constraint(), **options), plan
+    return engine.generate(
+        plan.prompt, max_tokens=400, width=width, constraint=plan.constraint(), **options
+    ), plan
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
@@ -82,20 +93,28 @@ def test_the_text_is_valid_and_the_same_whatever_is_drafted(pair, schema):
 
     def right_for(k):
         return lambda position, n: [
-            (truth[position + 1 + i] if position + 1 + i < len(truth) else 7) if i < k else draw.randrange(WIDE) for i in range(n)
+            (truth[position + 1 + i] if position + 1 + i < len(truth) else 7)
+            if i < k
+            else draw.randrange(WIDE)
+            for i in range(n)
         ]
 
     accepted = set()
     for k in (0, 1, 3, tiny.BLOCK):
         for width in (2, 5, tiny.BLOCK):
-            reply, _ = constrained(engine_of(pair, Proposes(pair[1], right_for(k))), schema, temperature=0, width=width)
+            reply, _ = constrained(
+                engine_of(pair, Proposes(pair[1], right_for(k))), schema, temperature=0, width=width
+            )
             assert reply.text == plain.text and reply.finish_reason == "stop"
             accepted |= {i for i, count in enumerate(reply.stats.accepted) if count}
     assert 0 in accepted and 1 in accepted and max(accepted) >= min(tiny.BLOCK, len(plain.tokens)) - 1
 
 
 @pytest.mark.parametrize("schema", SCHEMAS.values(), ids=SCHEMAS)
-@pytest.mark.parametrize("options", [{"temperature": 1.0, "seed": 5}, {"temperature": 1.4, "top_k": 5}, {"temperature": 1.0, "top_p": 0.5}])
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 1.0, "seed": 5}, {"temperature": 1.4, "top_k": 5}, {"temperature": 1.0, "top_p": 0.5}],
+)
 def test_adversarial_drafts_never_leak_an_illegal_token(pair, schema, options):
     draw = random.Random(1)
     adversary = Proposes(pair[1], lambda position, n: [draw.randrange(WIDE) for _ in range(n)])
@@ -122,7 +141,9 @@ def walk(constraint, tokens):
 def test_rows_are_the_masks_of_each_position_and_leave_no_trace(pair):
     engine = engine_of(pair)
     model, draw = Model(engine), random.Random(2)
-    make_one = make(model, Ask(prompt=[{"role": "user", "content": "x"}], schema=SCHEMAS["object"])).constraint
+    make_one = make(
+        model, Ask(prompt=[{"role": "user", "content": "x"}], schema=SCHEMAS["object"])
+    ).constraint
     text = model.tokenizer.encode('{"name": "a\u00e9", "age": 41}')
     committed = 0
     moving = make_one()
@@ -163,7 +184,11 @@ TOOLS = [
             "strict": True,
             "parameters": {
                 "type": "object",
-                "properties": {"q": {"type": "string"}, "n": {"type": "integer"}, "kind": {"enum": ["a", "b"]}},
+                "properties": {
+                    "q": {"type": "string"},
+                    "n": {"type": "integer"},
+                    "kind": {"enum": ["a", "b"]},
+                },
                 "required": ["q"],
                 "additionalProperties": False,
             },
@@ -193,8 +218,18 @@ XML_CALL = "<tool_call>\n<function=find>\n<parameter=q>\nx </tool_call>\n</param
         (CALLS, {"choice": "required", "thinks": False}, f"{JSON_CALL}", True),
         (XML, {"choice": "required", "thinks": False}, XML_CALL, True),
         (XML, {"choice": "required", "thinks": False}, XML_CALL.replace("5", "five"), False),
-        (XML, {"choice": "find", "thinks": False}, XML_CALL.replace("<parameter=n>\n5\n</parameter>\n", "<parameter=kind>\nb\n</parameter>\n"), True),
-        (XML, {"choice": "find", "thinks": False}, XML_CALL.replace("<parameter=n>\n5\n</parameter>\n", "<parameter=kind>\nc\n</parameter>\n"), False),
+        (
+            XML,
+            {"choice": "find", "thinks": False},
+            XML_CALL.replace("<parameter=n>\n5\n</parameter>\n", "<parameter=kind>\nb\n</parameter>\n"),
+            True,
+        ),
+        (
+            XML,
+            {"choice": "find", "thinks": False},
+            XML_CALL.replace("<parameter=n>\n5\n</parameter>\n", "<parameter=kind>\nc\n</parameter>\n"),
+            False,
+        ),
         (PLAIN, {}, f"Free text. {JSON_CALL}", True),
         (PLAIN, {}, "Free text.", True),
         (PLAIN, {}, f"Free {JSON_CALL.replace('x', 'x' * 9)} more {GO} and so on.", True),
@@ -217,7 +252,9 @@ def test_a_thinking_budget_closes_the_reasoning_and_only_that():
         assert walk(limit, words)
         closing = model.tokenizer.encode("\n</think>")
         rows = limit.rows(closing)
-        assert [list(np.flatnonzero(row)) for row in rows[:-1]] == [[token] for token in closing] and rows[-1].all()
+        assert [list(np.flatnonzero(row)) for row in rows[:-1]] == [[token] for token in closing] and rows[
+            -1
+        ].all()
         assert walk(limit, closing) and limit.rows([5])[0].all()
     early = grammar.Budget(model, 100, opened=True)
     assert walk(early, model.tokenizer.encode("ok</think>" + "y" * 200)) and early.rows([])[0].all()
@@ -225,7 +262,9 @@ def test_a_thinking_budget_closes_the_reasoning_and_only_that():
 
 def test_both_constraints_hold_at_once():
     model = calls_model(CALLS)
-    both = make(model, Ask(prompt=USER, schema={"enum": ["done"]}, thinking_budget=3, thinks=True)).constraint()
+    both = make(
+        model, Ask(prompt=USER, schema={"enum": ["done"]}, thinking_budget=3, thinks=True)
+    ).constraint()
     assert walk(both, model.tokenizer.encode('abc\n</think>\n\n"done"')) and both.rows([])[0, 256]
 
 
@@ -238,7 +277,15 @@ def test_no_allowed_token_is_an_error_not_text(pair, monkeypatch):
         engine.generate(plan.prompt, max_tokens=5, constraint=constraint)
 
 
-@pytest.mark.parametrize("schema", [{"type": "nothing"}, {"$ref": "http://x.example/y"}, {"type": "string", "pattern": "("}, {"type": "object", "required": 5}])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "nothing"},
+        {"$ref": "http://x.example/y"},
+        {"type": "string", "pattern": "("},
+        {"type": "object", "required": 5},
+    ],
+)
 def test_a_schema_that_cannot_be_enforced_is_refused(schema):
     with pytest.raises(Problem) as error:
         make(calls_model(PLAIN), Ask(prompt=USER, schema=schema))

@@ -6,8 +6,9 @@ import time
 import pytest
 import wire
 from scripted import Engine, serving
-from splashlite.server import body, guard, protocol
 from wire import CHAT, get, post, raw
+
+from splashlite.server import body, guard, protocol
 
 SAID = "All is well."
 KEY = "a-key-of-mine"
@@ -38,17 +39,49 @@ def keyed(keyed_server):
     assert good.json["choices"][0]["message"]["content"] == SAID
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "localhost.", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:8000", "192.168.1.7:8000"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST:8000",
+        "localhost.",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "[::1]",
+        "[::1]:8000",
+        "192.168.1.7:8000",
+    ],
+)
 def test_hosts_that_no_page_can_call_itself(port, host):
     assert get(port, "/v1/models", host=host).status == 200
 
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:8000", "localhost.evil.example", "evil.example.", "127.0.0.1.evil.example", "2130706433", "127.1", "0x7f.0.0.1", "[::1", "::1", "localhost:x", "localhost:80:80", "user@localhost", "[localhost]", "mac.local"],
+    [
+        "evil.example",
+        "evil.example:8000",
+        "localhost.evil.example",
+        "evil.example.",
+        "127.0.0.1.evil.example",
+        "2130706433",
+        "127.1",
+        "0x7f.0.0.1",
+        "[::1",
+        "::1",
+        "localhost:x",
+        "localhost:80:80",
+        "user@localhost",
+        "[localhost]",
+        "mac.local",
+    ],
 )
 def test_other_hosts_are_refused_by_name(port, host):
-    for answer in (get(port, "/v1/models", host=host), get(port, "/", host=host), post(port, CHAT, host=host)):
+    for answer in (
+        get(port, "/v1/models", host=host),
+        get(port, "/", host=host),
+        post(port, CHAT, host=host),
+    ):
         assert answer.status == 403 and "--allowed-host" in answer.error["message"]
     preflight = f"OPTIONS /v1/models HTTP/1.1\r\nHost: {host}\r\nAccess-Control-Request-Method: POST\r\n\r\n"
     assert raw(port, preflight.encode()).status == 403
@@ -89,20 +122,46 @@ def test_allowed_names_and_origins(keyed):
 
 @pytest.mark.parametrize(
     "origin",
-    ["null", "http://evil.example", "http://localhost:3000", "https://localhost", "http://localhost.evil.example", "tauri://localhost", "file://", "http://127.0.0.1", "*"],
+    [
+        "null",
+        "http://evil.example",
+        "http://localhost:3000",
+        "https://localhost",
+        "http://localhost.evil.example",
+        "tauri://localhost",
+        "file://",
+        "http://127.0.0.1",
+        "*",
+    ],
 )
 def test_other_origins_are_refused_and_get_no_cors_headers(port, origin):
-    for answer in (post(port, CHAT, headers={"Origin": origin}), get(port, "/status", headers={"Origin": origin})):
-        assert answer.status == 403 and "access-control-allow-origin" not in answer.headers and "--allowed-origin" in answer.error["message"]
+    for answer in (
+        post(port, CHAT, headers={"Origin": origin}),
+        get(port, "/status", headers={"Origin": origin}),
+    ):
+        assert (
+            answer.status == 403
+            and "access-control-allow-origin" not in answer.headers
+            and "--allowed-origin" in answer.error["message"]
+        )
 
 
 def test_the_page_of_this_server_may_call_it(port):
-    assert post(port, CHAT, host=f"127.0.0.1:{port}", headers={"Origin": f"http://127.0.0.1:{port}"}).status == 200
+    assert (
+        post(port, CHAT, host=f"127.0.0.1:{port}", headers={"Origin": f"http://127.0.0.1:{port}"}).status
+        == 200
+    )
 
 
 def test_the_key_is_asked_for_before_the_body_is_read(keyed):
     unread = {"Content-Length": str(guard.BODY_BYTES)}
-    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"x-api-key": KEY + "x"}, {"Authorization": f"Basic {KEY}"}):
+    for headers in (
+        {},
+        {"Authorization": "Bearer wrong"},
+        {"Authorization": KEY},
+        {"x-api-key": KEY + "x"},
+        {"Authorization": f"Basic {KEY}"},
+    ):
         answer = post(keyed, b"", headers=headers | unread)
         assert answer.status == 401 and KEY not in str(answer) and answer.headers["connection"] == "close"
     both = {"Authorization": f"Bearer {KEY}", "x-api-key": "other"}
@@ -160,7 +219,23 @@ def test_large_bodies_are_refused_unread_however_they_come(port, monkeypatch):
     assert post(port, b"", headers={"Content-Length": str(10**12)}).status == 413
     monkeypatch.setattr(guard, "BODY_BYTES", 100_000)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
-    assert raw(port, head + b"8000\r\n" + b" " * 0x8000 + b"\r\n" + b"8000\r\n" + b" " * 0x8000 + b"\r\n8000\r\n" + b" " * 0x8000 + b"\r\n8000\r\n" + b" " * 0x8000 + b"\r\n").status == 413
+    assert (
+        raw(
+            port,
+            head
+            + b"8000\r\n"
+            + b" " * 0x8000
+            + b"\r\n"
+            + b"8000\r\n"
+            + b" " * 0x8000
+            + b"\r\n8000\r\n"
+            + b" " * 0x8000
+            + b"\r\n8000\r\n"
+            + b" " * 0x8000
+            + b"\r\n",
+        ).status
+        == 413
+    )
     assert get(port, "/v1/models", headers={"Content-Length": "5"}).status == 413
 
 
@@ -204,7 +279,19 @@ def test_too_many_connections_leave_the_first_ones_working(serve, monkeypatch):
         each.close()
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "other/repo", "", "..", "http://evil.example/m", "scripted/../x", "x" * 10_000])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../etc/passwd",
+        "/etc/passwd",
+        "other/repo",
+        "",
+        "..",
+        "http://evil.example/m",
+        "scripted/../x",
+        "x" * 10_000,
+    ],
+)
 def test_a_model_in_a_request_is_never_loaded(port, name):
     for path, request in (
         ("/v1/chat/completions", CHAT),
@@ -215,10 +302,26 @@ def test_a_model_in_a_request_is_never_loaded(port, name):
     ):
         answer = post(port, request | {"model": name}, path=path)
         assert answer.status == 404 and answer.error["type"] in ("invalid_request_error", "not_found_error")
-    assert get(port, "/v1/models/" + name.replace(" ", "").replace("#", "") if name else "/v1/models/x").status == 404
+    assert (
+        get(port, "/v1/models/" + name.replace(" ", "").replace("#", "") if name else "/v1/models/x").status
+        == 404
+    )
 
 
-@pytest.mark.parametrize("path", ["/page/../command.py", "/page/%2e%2e/command.py", "/page/..%2f..%2fengine.py", "//etc/passwd", "/page/", "/page/x.js", "/docs", "/openapi.json", "/v1"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/page/../command.py",
+        "/page/%2e%2e/command.py",
+        "/page/..%2f..%2fengine.py",
+        "//etc/passwd",
+        "/page/",
+        "/page/x.js",
+        "/docs",
+        "/openapi.json",
+        "/v1",
+    ],
+)
 def test_nothing_but_the_page_s_own_files_is_given_out(port, path):
     assert get(port, path).status == 404
 
@@ -249,7 +352,14 @@ def test_nothing_but_the_page_s_own_files_is_given_out(port, path):
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "king", "content": "x"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}]}, "messages"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
+                ]
+            },
+            "messages",
+        ),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "tool_choice"),
@@ -259,9 +369,33 @@ def test_nothing_but_the_page_s_own_files_is_given_out(port, path):
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"splashlite": {"width": 99}}, "splashlite.width"),
         ({"splashlite": {"width": 4, "speculative": False}}, "splashlite.width"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nothing"}}}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "http://evil.example/s"}}}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"$ref": "file:///etc/passwd"}}}}, "response_format"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"type": "nothing"}},
+                }
+            },
+            "response_format",
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"$ref": "http://evil.example/s"}},
+                }
+            },
+            "response_format",
+        ),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"$ref": "file:///etc/passwd"}},
+                }
+            },
+            "response_format",
+        ),
         *[
             ({name: value}, name)
             for name, value in {
@@ -303,19 +437,37 @@ def test_what_is_wrong_or_not_supported_is_refused_with_its_name(port, change, f
         ("/v1/messages", {"messages": [{"role": "user", "content": "x"}]}, "max_tokens"),
         ("/v1/messages", CHAT | {"thinking": {"type": "enabled", "budget_tokens": 5}}, "thinking"),
         ("/v1/messages", CHAT | {"mcp_servers": []}, "mcp_servers"),
-        ("/v1/messages", CHAT | {"messages": [*CHAT["messages"], {"role": "assistant", "content": "So"}]}, "messages"),
+        (
+            "/v1/messages",
+            CHAT | {"messages": [*CHAT["messages"], {"role": "assistant", "content": "So"}]},
+            "messages",
+        ),
     ],
 )
 def test_the_same_in_the_other_apis(port, path, request_, field):
     answer = post(port, request_, path=path)
-    assert answer.status == 400 and field in (answer.error.get("param") or "") + answer.error["message"], answer.body
+    assert answer.status == 400 and field in (answer.error.get("param") or "") + answer.error["message"], (
+        answer.body
+    )
     assert ("param" in answer.error) != path.startswith("/v1/messages")
+
+
+def test_unknown_query_parameters_are_refused_too(port):
+    assert (
+        get(port, "/v1/models?limit=5").status == 200
+        and post(port, CHAT, path="/v1/messages?beta=true").status == 200
+    )
+    for path in ("/v1/models?model=x", "/v1/responses/x?stream=true", "/v1/models?limit=1&load"):
+        answer = get(port, path)
+        assert answer.status == 400 and "query parameter" in answer.error["message"]
 
 
 def test_logs_hold_no_prompt_and_no_key(serve, caplog):
     secret = "the secret of the prompt"
     for engine in (Engine(RuntimeError(secret)), Engine(lambda prompt: RuntimeError(prompt))):
         port = serve(engine, key=KEY).server.port
-        answer = post(port, CHAT | {"messages": [{"role": "user", "content": secret}]}, headers={"x-api-key": KEY})
+        answer = post(
+            port, CHAT | {"messages": [{"role": "user", "content": secret}]}, headers={"x-api-key": KEY}
+        )
         assert answer.status == 500 and secret not in answer.body.decode()
     assert "RuntimeError" in caplog.text and secret not in caplog.text and KEY not in caplog.text

@@ -11,7 +11,10 @@ from scripted import CALLS, Engine, serving
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt install chromium)")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: apt install chromium)"),
+]
 
 REPLY = """Why not.
 </think>
@@ -72,7 +75,12 @@ def open_page(browser):
         page = context.new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: problems.append(request.url) if not request.url.startswith((url, "data:")) else None)
+        page.on(
+            "request",
+            lambda request: (
+                problems.append(request.url) if not request.url.startswith((url, "data:")) else None
+            ),
+        )
         page.goto(url)
         page.problems = problems
         return page
@@ -108,13 +116,28 @@ def test_a_reply_is_shown_as_markdown_in_both_themes_and_on_a_phone(server, open
     assert body.locator("h1").inner_text() == "A plan" and body.locator("strong").inner_text() == "bold"
     assert body.locator("em").inner_text() == "slanted" and body.locator("p code").inner_text() == "code"
     assert body.locator("ol > li").count() == 2 and body.locator("ol ul li").inner_text() == "inner"
-    assert body.locator("td").all_inner_texts() == ["1", "2"] and body.locator("blockquote").inner_text() == "quoted"
-    assert 'return f"<b>{name}</b>"' in body.locator("pre").inner_text() and "Done \U0001f680." in body.inner_text()
-    assert [a.get_attribute("href") for a in body.locator("a").all()] == ["https://example.org/a", "https://example.org/b"]
+    assert (
+        body.locator("td").all_inner_texts() == ["1", "2"]
+        and body.locator("blockquote").inner_text() == "quoted"
+    )
+    assert (
+        'return f"<b>{name}</b>"' in body.locator("pre").inner_text()
+        and "Done \U0001f680." in body.inner_text()
+    )
+    assert [a.get_attribute("href") for a in body.locator("a").all()] == [
+        "https://example.org/a",
+        "https://example.org/b",
+    ]
     thinking = page.locator("details.thinking")
     assert thinking.get_attribute("open") is None and "Why not." in thinking.text_content()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth") and page.locator("html").get_attribute("data-theme") == scheme
-    assert re.search(r"\d", page.locator("#speed").inner_text()) and page.locator("#acceptance").inner_text() != "–"
+    assert (
+        page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        and page.locator("html").get_attribute("data-theme") == scheme
+    )
+    assert (
+        re.search(r"\d", page.locator("#speed").inner_text())
+        and page.locator("#acceptance").inner_text() != "–"
+    )
     assert page.locator("#drafted").inner_text().endswith("%")
     picture(page, f"reply-{scheme}-{width}")
     page.get_by_text("Show drafted").click()
@@ -142,7 +165,10 @@ def test_what_a_model_writes_is_never_html(server, open_page):
         page.wait_for_timeout(200)
         assert page.evaluate("window.hacked") is None
         assert page.locator(".turn img, .turn script, .turn iframe, .turn svg").count() == 0
-        assert {a.get_attribute("href") for a in page.locator(".turn a").all()} == {"https://example.org/pic.png", "https://example.org"}
+        assert {a.get_attribute("href") for a in page.locator(".turn a").all()} == {
+            "https://example.org/pic.png",
+            "https://example.org",
+        }
         assert "<script>window.hacked=1</script>" in page.locator(".turn.assistant").inner_text()
         page.reload()
     policy = page.request.get(server.url).headers["content-security-policy"]
@@ -162,7 +188,10 @@ def test_stop_edit_regenerate_and_chats_that_stay(browser, open_page):
         left = engine.steps
         page.wait_for_timeout(300)
         assert engine.steps <= left + 2 and not server.worker.busy
-        engine.say, engine.pause_s = lambda prompt: "</think>Short answer to " + prompt.rsplit("<|user|>", 1)[1].split("<|")[0], 0
+        engine.say, engine.pause_s = (
+            lambda prompt: "</think>Short answer to " + prompt.rsplit("<|user|>", 1)[1].split("<|")[0],
+            0,
+        )
         page.get_by_role("button", name="Regenerate").click()
         sync_api.expect(page.locator(".turn.assistant .body")).to_have_text("Short answer to First question")
         finished(page)
@@ -173,7 +202,9 @@ def test_stop_edit_regenerate_and_chats_that_stay(browser, open_page):
         finished(page)
         say(page, "And more")
         finished(page, 2)
-        assert "Short answer to Second question" in engine.order[-1] and "First question" not in engine.order[-1]
+        assert (
+            "Short answer to Second question" in engine.order[-1] and "First question" not in engine.order[-1]
+        )
         page.locator(".turn.assistant").last.get_by_role("button", name="Copy").click()
         assert page.evaluate("navigator.clipboard.readText()") == "Short answer to And more"
         page.reload()
@@ -204,8 +235,14 @@ def test_settings_reach_the_engine_and_the_key_is_not_kept(open_page):
         say(page)
         finished(page)
         assert "<|system|>Be kind." in engine.order[-1]
-        assert (engine.options["temperature"], engine.options["seed"], engine.options["speculative"]) == (0.5, 7, False)
-        stored = page.evaluate("JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie")
+        assert (engine.options["temperature"], engine.options["seed"], engine.options["speculative"]) == (
+            0.5,
+            7,
+            False,
+        )
+        stored = page.evaluate(
+            "JSON.stringify(localStorage) + JSON.stringify(sessionStorage) + document.cookie"
+        )
         assert "Be kind." in stored and "a-key-of-mine" not in stored
         page.problems.clear()  # the first answer was 401, and the browser says so
         engine.say = RuntimeError("x")
@@ -217,7 +254,9 @@ def test_settings_reach_the_engine_and_the_key_is_not_kept(open_page):
 
 
 def test_a_long_reply_stays_quick(browser, open_page):
-    text = "</think>" + "\n\n".join(f"Paragraph {i} with `code` and **bold** words.\n\n```\nline {i}\n```" for i in range(400))
+    text = "</think>" + "\n\n".join(
+        f"Paragraph {i} with `code` and **bold** words.\n\n```\nline {i}\n```" for i in range(400)
+    )
     with serving(Engine(text, template=CALLS, cut=lambda n: [16] * (n // 16 + 1))) as server:
         page = open_page(server.url)
         began = time.monotonic()

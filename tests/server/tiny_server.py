@@ -1,4 +1,5 @@
-"""A tiny random pair behind the server, in a process of its own. Every line on standard input is answered with a measurement."""
+"""A tiny random pair behind the server, in a process of its own. Every line on standard input is answered
+with a measurement."""
 
 import json
 import os
@@ -13,6 +14,7 @@ import mlx.core as mx
 import tiny
 from mlx_lm.models import llama
 from scripted import CALLS, byte_tokenizer, serving
+
 from splashlite.drafter import load_drafter
 
 

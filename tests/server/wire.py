@@ -53,14 +53,26 @@ def answer(connection: socket.socket) -> Answer:
     return Answer(int(first.split()[1]), headers, body)
 
 
-def post(port: int, body, *, path: str = "/v1/chat/completions", host: str = "localhost", headers: dict | None = None, drop=()) -> Answer:
+def post(
+    port: int,
+    body,
+    *,
+    path: str = "/v1/chat/completions",
+    host: str = "localhost",
+    headers: dict | None = None,
+    drop=(),
+) -> Answer:
     """A POST of JSON (or of bytes as they are), with headers changed, added or left out."""
     return raw(port, request(body, path=path, host=host, headers=headers, drop=drop))
 
 
-def request(body, *, path: str = "/v1/chat/completions", host: str = "localhost", headers: dict | None = None, drop=()) -> bytes:
+def request(
+    body, *, path: str = "/v1/chat/completions", host: str = "localhost", headers: dict | None = None, drop=()
+) -> bytes:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    sent = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(data))} | (headers or {})
+    sent = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(data))} | (
+        headers or {}
+    )
     lines = [f"{key}: {value}" for key, value in sent.items() if key not in drop]
     return (f"POST {path} HTTP/1.1\r\n" + "\r\n".join(lines) + "\r\n\r\n").encode() + data
 

@@ -188,6 +188,21 @@ def test_the_disk_keeps_its_limit_and_drops_the_least_recently_used(hybrid, tmp_
     assert kept == [False, False, False, True, True, True]
 
 
+def test_what_was_used_again_stays_on_disk(hybrid, tmp_path):
+    session = start(hybrid, tmp_path)
+    texts = [random_prompt(40, seed=seed) for seed in range(4)]
+    for text in texts[:3]:
+        session.begin(text)
+    session.save()
+    limit = sum(file.stat().st_size for file in files(tmp_path))
+    session = start(hybrid, tmp_path, limit=limit)
+    session.begin(texts[0])
+    session.begin(texts[3])
+    session.save()
+    again = start(hybrid, tmp_path, limit=limit)
+    assert [again.store.find(np.array(text[:-1], np.uint32))[1] > 0 for text in texts] == [True, False, True, True]
+
+
 def test_a_full_disk_is_said_once_and_harms_nothing(hybrid, tmp_path, caplog, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -6,7 +6,7 @@ import weakref
 import mlx.core as mx
 import numpy as np
 import pytest
-from sessions.whole import KINDS, PROMPT, make_pair, reading, same_as_cold
+from sessions.whole import KINDS, PROMPT, make_pair, reading, same_as_cold, sound
 from tiny import make_engine, random_prompt
 
 from splashlite.errors import UsageError
@@ -115,6 +115,39 @@ def test_each_row_is_held_once(tmp_path):
     assert session.store.nbytes == 3 * 50 * row_bytes
     session.begin([1, 2])
     assert session.store.nbytes == (200 + 4 * 50) * row_bytes
+
+
+def test_what_is_read_again_is_not_held_twice(hybrid, monkeypatch):
+    """A hybrid reads text again that has no checkpoint; the rows that were held for it make way."""
+    system = random_prompt(200, seed=1)
+    with reading(1000, monkeypatch):
+        session = Session(*hybrid)
+        session.begin(system + random_prompt(100, seed=2))
+        session.begin(ASIDE)
+        assert session.begin(system + random_prompt(100, seed=3)) == 0
+    sound(session)
+    assert [len(each.tokens) for each in session.store.segments() if each.rows is not None] == [99, len(ASIDE) - 1]
+
+
+def test_a_short_conversation_gives_back_the_room_of_a_long_one(pair):
+    session = Session(*pair, Store(0))
+    session.begin(PROMPT)
+    small = sum(array.nbytes for layer in session.target_state.lasting for array in layer.buffers())
+    for long, short in ((PROMPT + random_prompt(700), PROMPT), (random_prompt(700), ASIDE)):
+        session.begin(long)
+        session.begin(short)
+        assert sum(array.nbytes for layer in session.target_state.lasting for array in layer.buffers()) <= small
+
+
+@pytest.mark.exact
+def test_a_drafter_that_fell_behind_is_noticed(pair):
+    engine = make_engine(*pair)
+    said = engine.generate(PROMPT, max_tokens=9).tokens
+    for layer in engine.session.draft_context.layers:
+        layer.end -= 3
+    assert not engine.session.whole()
+    engine.generate(PROMPT + said + [4], max_tokens=3)
+    same_as_cold(engine.session, *pair)
 
 
 def test_the_least_recently_used_goes_first(hybrid):

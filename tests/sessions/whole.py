@@ -31,6 +31,7 @@ def reading(chunk: int, monkeypatch):
 def same_as_cold(session, target, drafter):
     """Tokens, every array of the state and the next proposal equal those of a fresh session of the same text."""
     assert session.whole()
+    sound(session)
     cold = sessions.Session(target, drafter)
     cold.begin(session.tokens)
     session.settle()
@@ -45,3 +46,17 @@ def same_as_cold(session, target, drafter):
 def _same(ours, theirs):
     for a, b in zip(ours, theirs, strict=True):
         assert a.dtype == b.dtype and mx.array_equal(a, b)
+
+
+def sound(session):
+    """Every row is held once, no two texts that go on alike are held apart, and what is live begins the live text."""
+    text = []
+    for segment in session.leaf.path():
+        assert segment.live
+        text += segment.tokens.tolist()
+    assert text == session.tokens[: len(text)]
+    for segment in session.store.segments():
+        firsts = [int(child.tokens[0]) for child in segment.children]
+        assert len(set(firsts)) == len(firsts)
+        assert not (segment.live and segment.rows is not None)
+        assert not segment.live or segment in session.leaf.path()

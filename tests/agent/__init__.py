@@ -1,0 +1,1 @@
+"""Agents: the launcher, its programs and the variables."""
