@@ -1,9 +1,11 @@
-"""How soon a prompt is answered that was read before: time to the first tokens, over that of a cold engine in the same run.
+"""How soon a prompt is answered that was read before: time to the first tokens, over that of a cold engine in
+the same run.
 
     python benchmarks/prefix.py [--pair NAME] [--tokens 4000] [--rounds 3] [--json]
 
-Every round reads the prompt cold, then again while it is the running conversation, then after another prompt took its
-place, then in a session that finds it on disk only. Figures are medians over rounds of ratios within a round.
+Every round reads the prompt cold, then again while it is the running conversation, then after another prompt
+took its place, then in a session that finds it on disk only. Figures are medians over rounds of ratios within
+a round.
 """
 
 import argparse
@@ -28,13 +30,20 @@ def main() -> None:
     options = parser.parse_args()
 
     engine = splashlite.load(options.pair)
-    text = engine.encode("The lighthouse keeper counted the waves and wrote each number into his book. " * (options.tokens // 12))
+    text = engine.encode(
+        "The lighthouse keeper counted the waves and wrote each number into his book. "
+        * (options.tokens // 12)
+    )
     pair, before, rounds = fingerprint(engine.target, engine.drafter), os.getloadavg()[0], []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
             prompt = text[number : number + options.tokens]
             rounds.append(one_round(engine, prompt, pair, Path(folder) / str(number)))
-    ratios = {name: round(median(each[name] / each["cold_ms"] for each in rounds), 4) for name in rounds[0] if name != "cold_ms"}
+    ratios = {
+        name: round(median(each[name] / each["cold_ms"] for each in rounds), 4)
+        for name in rounds[0]
+        if name != "cold_ms"
+    }
     result = {
         "prompt_tokens": options.tokens,
         "cold_ms": round(median(each["cold_ms"] for each in rounds), 1),

@@ -57,12 +57,11 @@ def main() -> None:
     if options.json:
         print(json.dumps(result))
         return
-    print(
-        f"speed       engine {result['engine_tps']:7.2f} tok/s  server {result['server_tps']:7.2f} tok/s  ratio {result['speed_ratio']:.3f}"
-    )
-    print(
-        f"first byte  engine {result['engine_first_ms']:7.1f} ms     server {result['server_first_ms']:7.1f} ms     later by {result['first_byte_later_ms']} ms"
-    )
+    line = "{name:11} engine {engine:7.2f} {unit:6} server {server:7.2f} {unit:6} {words}".format
+    ratio, later = f"ratio {result['speed_ratio']:.3f}", f"later by {result['first_byte_later_ms']} ms"
+    print(line(name="speed", unit="tok/s", engine=result["engine_tps"], server=result["server_tps"], words=ratio))
+    first = {"engine": result["engine_first_ms"], "server": result["server_first_ms"]}
+    print(line(name="first byte", unit="ms", words=later, **first))
     print(f"machine load {result['machine_load']}")
 
 
@@ -80,7 +79,8 @@ def from_server(port: int, options) -> tuple[float, float]:
     """The same of a stream over HTTP, read from the socket itself."""
     asked = {"messages": PROMPT, "max_tokens": options.tokens, "temperature": 0, "stream": True}
     body = json.dumps(asked | {"splashlite": {"width": options.width, "drafts": True}}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+    head += "Content-Type: application/json\r\n\r\n"
     began, first, before, written = perf_counter(), None, 0, 0
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

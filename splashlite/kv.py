@@ -6,8 +6,9 @@ import mlx.core as mx
 class TemporalRows:
     """Rows [first, end) of keys and values by absolute position, in one growing buffer [B, Hkv, capacity, D].
 
-    With a `window`, a query at position q sees the keys at q - window < k <= q. Rows that no query at or behind `end` can
-    see are dropped only when a write needs their room, so that rows written behind `end` can be forgotten for free.
+    With a `window`, a query at position q sees the keys at q - window < k <= q. Rows that no query at or
+    behind `end` can see are dropped only when a write needs their room, so that rows written behind `end` can
+    be forgotten for free.
     """
 
     STEP = 256
@@ -53,7 +54,7 @@ class TemporalRows:
         self.write(*rows, keep=rows[0].shape[2])
 
     def cut(self, begin: int, end: int) -> list[mx.array]:
-        """Keys and values of positions [begin, end), on their own: no part of the buffer stays alive with them."""
+        """Keys and values of positions [begin, end), as copies that do not keep the buffer alive."""
         assert self.first <= begin <= end <= self.end, (self.first, begin, end, self.end)
         return [mx.contiguous(array[..., begin - self.first : end - self.first, :]) for array in self.buffers()]
 

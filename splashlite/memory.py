@@ -1,7 +1,7 @@
 """The memory plan: what a pair needs before anything of it is loaded, and the largest context that fits.
 
-Sizes of state are read off a dry run: MLX builds the graph of one token, whose arrays know their shapes, and computes
-none of it. So the plan can be made from weights that are still on disk.
+Sizes of state are read off a dry run: MLX builds the graph of one token, whose arrays know their shapes, and
+computes none of it. So the plan can be made from weights that are still on disk.
 """
 
 import os
@@ -21,7 +21,17 @@ MOST_CACHE = 8 * 10**9  # bytes of prefix store that are worth having without be
 LEAST_CONTEXT = 1024  # tokens; with less than that a chat is none
 SHARE = 0.75  # of the machine's memory, where Metal recommends nothing
 FUSED_WIDTHS = (64, 80, 128)  # head widths whose scores Metal's attention never writes out
-UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+UNITS = {
+    "": 1,
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "ki": 2**10,
+    "mi": 2**20,
+    "gi": 2**30,
+    "ti": 2**40,
+}
 
 
 @dataclass(frozen=True)
@@ -40,8 +50,14 @@ class Needs:
     @property
     def fixed_bytes(self) -> int:
         """All that does not depend on the context."""
-        return (self.weights_bytes + self.drafter_bytes + self.window_bytes + self.recurrent_bytes + self.tape_bytes
-                + self.working_bytes)
+        return (
+            self.weights_bytes
+            + self.drafter_bytes
+            + self.window_bytes
+            + self.recurrent_bytes
+            + self.tape_bytes
+            + self.working_bytes
+        )
 
     @property
     def context_bytes(self) -> int:
@@ -51,7 +67,8 @@ class Needs:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a pair takes with a context, and out of how much. `largest` is the longest context that fits, in tokens."""
+    """What a pair takes with a context, and out of how much. `largest` is the longest context that fits, in
+    tokens."""
 
     needs: Needs
     context: int
@@ -89,10 +106,11 @@ def plan(
 ) -> Plan:
     """How a pair's memory is divided; neither model needs to be evaluated yet.
 
-    trained: the context that the target was trained for. context: the one that is asked for; None is the largest that
-    fits. max_memory: bytes that may be used; None is what Metal recommends, or three quarters of the machine's memory.
-    cache_bytes: the prefix store's limit; None is a quarter of what the models leave, 8 GB at most, or less
-    when the context that is asked for leaves less. Raises SplashliteError, with numbers, when the pair does not fit.
+    trained: the context that the target was trained for. context: the one that is asked for; None is the
+    largest that fits. max_memory: bytes that may be used; None is what Metal recommends, or three quarters of
+    the machine's memory. cache_bytes: the prefix store's limit; None is a quarter of what the models leave, 8
+    GB at most, or less when the context that is asked for leaves less. Raises SplashliteError, with numbers,
+    when the pair does not fit.
     """
     needs, limit = needs_of(target, drafter), limit_bytes(max_memory)
     room = limit - needs.fixed_bytes - (cache_bytes or 0)
@@ -106,7 +124,9 @@ def plan(
         cache_bytes = min(room // 4, spare, MOST_CACHE)
         room -= cache_bytes
     if context is None:
-        context = _round(min(room // needs.context_bytes, largest) if needs.context_bytes else largest, trained)
+        context = _round(
+            min(room // needs.context_bytes, largest) if needs.context_bytes else largest, trained
+        )
     return Plan(needs, max(context, wanted), cache_bytes, limit, largest)
 
 
@@ -139,7 +159,9 @@ def limit_bytes(max_memory: int | None = None) -> int:
     if max_memory is None:
         return min(int(mx.device_info().get("max_recommended_working_set_size", machine * SHARE)), machine)
     if not isinstance(max_memory, int) or isinstance(max_memory, bool) or not 0 < max_memory <= machine:
-        raise UsageError(f"max_memory is {max_memory!r}: it must be a whole number of bytes up to this machine's {said(machine)}")
+        raise UsageError(
+            f"max_memory is {max_memory!r}: it must be a whole number of bytes up to this machine's {said(machine)}"
+        )
     return max_memory
 
 
@@ -176,7 +198,8 @@ def _refusal(needs: Needs, context: int, cache_bytes: int, limit: int, largest: 
 
 
 def _round(tokens: int, trained: int | None) -> int:
-    """A context that was not asked for comes in steps of 256, unless it is all that the model was trained for."""
+    """A context that was not asked for comes in steps of 256, unless it is all that the model was trained
+    for."""
     return tokens if tokens == trained else tokens - tokens % 256
 
 
@@ -193,12 +216,14 @@ def _item_bytes(target: Target) -> int:
 
 
 def _fused(live: Live) -> bool:
-    return mx.default_device() == mx.gpu and all(layer.keys.shape[-1] in FUSED_WIDTHS for layer in live.target_state.lasting)
+    return mx.default_device() == mx.gpu and all(
+        layer.keys.shape[-1] in FUSED_WIDTHS for layer in live.target_state.lasting
+    )
 
 
 def _working_bytes(target: Target, config: dict, size: int, block: int) -> int:
-    """A prefill step's activations (as measured on dense models: 12 hidden rows, 3 inner ones and the taps twice per token) and
-    a verify's logits, of which sampling holds a few copies."""
+    """A prefill step's activations (as measured on dense models: 12 hidden rows, 3 inner ones and the taps
+    twice per token) and a verify's logits, of which sampling holds a few copies."""
     inner = config.get("intermediate_size") or 0
     if config.get("num_experts_per_tok"):
         expert = config.get("moe_intermediate_size") or inner

@@ -1,4 +1,5 @@
-"""The memory plan: its numbers are those of the models, what it promises holds, and what does not fit is refused with numbers."""
+"""The memory plan: its numbers are those of the models, what it promises holds, and what does not fit is
+refused with numbers."""
 
 import gc
 
@@ -82,7 +83,14 @@ def test_every_familys_needs_are_those_of_its_state(name, pair):
 def test_what_does_not_fit_is_refused_with_numbers(big, machine):
     with pytest.raises(SplashliteError) as refused:
         memory.plan(big, trained=262144)
-    for part in ("needs 5", "48.0 GB may be used", "target 5", "recurrent state 15", "a smaller model", "--max-memory"):
+    for part in (
+        "needs 5",
+        "48.0 GB may be used",
+        "target 5",
+        "recurrent state 15",
+        "a smaller model",
+        "--max-memory",
+    ):
         assert part in str(refused.value)
 
 
@@ -114,7 +122,10 @@ def test_a_small_model_gets_all_that_it_was_trained_for(pair):
     assert memory.plan(*pair, trained=4096, context=1000).context == 1000
 
 
-@pytest.mark.parametrize("about", [{}, {"memory_size": 8 * GB}, {"memory_size": 8 * GB, "max_recommended_working_set_size": 5 * GB}])
+@pytest.mark.parametrize(
+    "about",
+    [{}, {"memory_size": 8 * GB}, {"memory_size": 8 * GB, "max_recommended_working_set_size": 5 * GB}],
+)
 def test_keys_that_the_device_does_not_tell_may_be_absent(monkeypatch, about):
     monkeypatch.setattr(mx, "device_info", lambda *_: about)
     machine = memory.machine_bytes()
@@ -128,7 +139,10 @@ def test_a_wrong_limit_is_refused(wrong):
         memory.limit_bytes(wrong)
 
 
-@pytest.mark.parametrize("text, size", [("24GB", 24 * GB), ("800 mb", 8 * 10**8), ("1.5GiB", 3 << 29), ("4096", 4096), ("2g", 2 * GB)])
+@pytest.mark.parametrize(
+    "text, size",
+    [("24GB", 24 * GB), ("800 mb", 8 * 10**8), ("1.5GiB", 3 << 29), ("4096", 4096), ("2g", 2 * GB)],
+)
 def test_amounts_of_memory(text, size):
     assert memory.as_bytes(text) == size
 
@@ -149,18 +163,23 @@ def peak_bytes(session, prompt) -> int:
 
 
 @pytest.mark.parametrize(
-    "name, length", [("dense", 2048), ("windowed", 2048), pytest.param("hybrid", 4096, marks=pytest.mark.slow)]
+    "name, length",
+    [("dense", 2048), ("windowed", 2048), pytest.param("hybrid", 4096, marks=pytest.mark.slow)],
 )
 def test_memory_is_linear_in_the_prompt(name, length, tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "PREFILL_CHUNK", 256)
     drafter = load_drafter(write_drafter(tmp_path, drafter_config(window=24)), dtype=mx.float32)
     target = make_target(name)
-    peaks = [peak_bytes(Session(target, drafter, Store(0)), random_prompt(each)) for each in (length, 2 * length)]
+    peaks = [
+        peak_bytes(Session(target, drafter, Store(0)), random_prompt(each)) for each in (length, 2 * length)
+    ]
     assert peaks[1] < 2.5 * peaks[0]
     assert peaks[1] < 4 * length * length * 4, "no array of the prompt's length squared"
 
 
-@pytest.mark.parametrize("shape", [{}, {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 32}])
+@pytest.mark.parametrize(
+    "shape", [{}, {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 8, "head_dim": 32}]
+)
 @pytest.mark.parametrize("length", [1000, 2500])
 def test_the_plan_holds(shape, length, monkeypatch):
     """A prompt that fills the context takes what the plan says, and not much less."""

@@ -12,6 +12,7 @@ from splashlite.sessions import Session
 PLAIN, ADAPTIVE = "plain", "adaptive"
 GREEDY, DEFAULT = "greedy", "default sampling"
 WARM_UP = 16  # tokens of each arm that are not counted
+FIRST = 8  # tokens that are asked for where the first one is timed: a cycle that may draft, as in use
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Bench:
 
     def replies(self, prompts: int) -> int:
         """How many replies `run` asks for."""
-        return len(self.arms) + prompts * (2 + len(self.modes) * (len(self.arms) + 1))
+        return len(self.modes) * len(self.arms) + prompts * (2 + len(self.modes) * (len(self.arms) + 1))
 
     def run(self, prompts: list[tuple[str, list[int]]]) -> tuple[list[FirstToken], dict[str, list[Measured]]]:
         """Measure every prompt, (class, token ids): first tokens, and for each mode all replies.
@@ -92,9 +93,10 @@ class Bench:
         The arms take turns at going first, so that a machine that warms up or is loaded meanwhile favours
         none of them.
         """
-        for options in self.arms.values():
-            self.heard("warming up")
-            self._reply(prompts[0][1], min(WARM_UP, self.tokens), options)
+        for sampling in self.modes.values():
+            for options in self.arms.values():
+                self.heard("warming up")
+                self._reply(prompts[0][1], min(WARM_UP, self.tokens), options | sampling)
         first, measured = [], {mode: [] for mode in self.modes}
         for turn, (kind, ids) in enumerate(prompts):
             first.append(self._first_token(kind, ids))
@@ -107,7 +109,7 @@ class Bench:
         times = []
         for state in ("cold", "warm"):
             self.heard(f"{kind}, first token, {state}")
-            times.append(self._reply(ids, 1, {"temperature": 0}).stats.ttft_ms)
+            times.append(self._reply(ids, FIRST, {"temperature": 0}).stats.ttft_ms)
         return FirstToken(kind, len(ids), *times)
 
     def _measure(self, kind: str, ids: list[int], mode: str, sampling: dict, turn: int) -> Measured:

@@ -6,9 +6,8 @@ from statistics import mean, median
 from splashlite.evaluate.measure import ADAPTIVE, PLAIN, FirstToken, Measured, Reply, width_name
 
 N_GRAM = 4
-LOOPING = (
-    0.5  # a text in which fewer of its 4-grams of tokens are distinct than this share goes round in circles
-)
+# A text in which fewer of its runs of N_GRAM tokens are distinct than this share goes round in circles.
+LOOPING = 0.5
 SHORTEST = 8  # tokens; a shorter reply is too short to be timed
 WORDS = {
     "looping": f"going round in circles (of {N_GRAM} tokens in a row fewer than {LOOPING:.0%} are distinct)",

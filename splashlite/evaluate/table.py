@@ -83,7 +83,7 @@ def speeds(mode: dict) -> Table:
         table.add_row(
             each["class"],
             f"{plain['tokens_per_second']:.1f}",
-            f"{adaptive['tokens_per_second']:.1f}",
+            "" if each["refused"] else f"{adaptive['tokens_per_second']:.1f}",
             times(adaptive["speedup"]),
             f"{adaptive['acceptance_length']:.2f}",
             f"{adaptive['rows_per_cycle']:.1f}",

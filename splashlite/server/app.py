@@ -75,14 +75,11 @@ def build(worker: Worker, *, hosts=(), origins=(), key: str | None = None):
         )
         return problems.response(problem, request.url.path)
 
+    known = {route.path for route in api.routes}
+
     def seen(path: str, status: int) -> None:
-        known = (
-            path
-            if path in {route.path for route in api.routes}
-            else path.rpartition("/")[0]
-            if status < 400
-            else "other"
-        )
-        serving.metrics.request(known, status)
+        if path not in known:
+            path = path.rpartition("/")[0] if status < 400 else "other"
+        serving.metrics.request(path, status)
 
     return Guard(api, hosts=hosts, origins=origins, key=key, seen=seen)

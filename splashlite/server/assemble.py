@@ -161,7 +161,7 @@ class Assembler:
             return False
         try:
             read = formats.calls(self.format.parse(self._text[: found[0]], self.tools))
-        except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError):
+        except Exception:  # noqa: BLE001  (whatever a parser raises, it is not a call)
             return self._not_a_call()
         self._take(found[1])
         self._held = ("", 0)

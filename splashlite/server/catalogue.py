@@ -1,6 +1,6 @@
 """The small endpoints: models, tokens, health, status and metrics."""
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import FastAPI, Response
@@ -89,7 +89,7 @@ def routes(api: FastAPI, serving: Serving) -> None:
             type="model",
             display_name=model.name,
             created=model.loaded_at,
-            created_at=datetime.fromtimestamp(model.loaded_at, timezone.utc).isoformat(),
+            created_at=datetime.fromtimestamp(model.loaded_at, UTC).isoformat(),
             owned_by="splashlite",
             context_length=model.context,
             max_model_len=model.context,

@@ -212,7 +212,9 @@ XML_VALUE = 'xml_value[suffix="\\n</parameter>\\n"]: /(.|\\n)*/'
 def json_rule(schema) -> str:
     """A JSON value by its schema, in Lark. White space is bounded: a model that likes it would write
     nothing else."""
-    return f"%json {json.dumps({**schema, 'x-guidance': {'whitespace_pattern': _WHITE_SPACE}} if isinstance(schema, dict) else schema)}"
+    if isinstance(schema, dict):
+        schema = {**schema, "x-guidance": {"whitespace_pattern": _WHITE_SPACE}}
+    return f"%json {json.dumps(schema)}"
 
 
 def parameters(function: dict) -> dict:

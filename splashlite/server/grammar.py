@@ -132,10 +132,8 @@ def lark(
     of `functions`; or, `free`, any text in which what follows an opening tag is a call."""
     format = model.format
     if functions and format.grammar is None:
-        raise invalid(
-            field,
-            f'calls in this model\'s format ({format.name}) cannot be enforced: use tool_choice "auto" without strict',
-        )
+        why = f"calls in this model's format ({format.name}) cannot be enforced"
+        raise invalid(field, f'{why}: use tool_choice "auto" without strict')
     choices = [] if schema is None else [json_rule(schema)]
     rules = []
     if functions:

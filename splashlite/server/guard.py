@@ -62,11 +62,8 @@ class Guard:
                 held += size
                 self._held += size
                 if self._held > BODIES_BYTES:
-                    raise Problem(
-                        503,
-                        "the requests of this moment are too large together: try again",
-                        code="overloaded",
-                    )
+                    words = "the requests of this moment are too large together: try again"
+                    raise Problem(503, words, code="overloaded")
 
             try:
                 receive = await self._with_body(scope, headers, receive, hold)
@@ -84,19 +81,15 @@ class Guard:
         """The allowed foreign Origin, None where there is none. Raises Problem 400 or 403."""
         if not scope["raw_path"].startswith(b"/"):
             raise Problem(400, "the request's target must be a path: talk to this server without a proxy")
-        for name in {
-            name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        }:
+        for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True):
             if scope["path"].startswith("/v1/") and name not in _QUERY:
                 raise unsupported(f"the query parameter {_shown(name)}", "leave it out")
         host = headers.one("host")
         if host is None:
             raise Problem(400, "the request has no Host header: send one")
         if not self._is_allowed(host):
-            raise Problem(
-                403,
-                f"the host {_shown(host)} is not allowed: start the server with --allowed-host {_shown(_bare(host))}",
-            )
+            fix = f"start the server with --allowed-host {_shown(_bare(host))}"
+            raise Problem(403, f"the host {_shown(host)} is not allowed: {fix}")
         origin = headers.one("origin")
         if origin is None:
             return None
@@ -105,10 +98,8 @@ class Guard:
             return origin
         if origin == f"{scope['scheme']}://{host.lower()}":
             return None
-        raise Problem(
-            403,
-            f"the origin {_shown(origin)} is not allowed: start the server with --allowed-origin {_shown(origin)}",
-        )
+        fix = f"start the server with --allowed-origin {_shown(origin)}"
+        raise Problem(403, f"the origin {_shown(origin)} is not allowed: {fix}")
 
     def _is_allowed(self, host: str) -> bool:
         if re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]+)(:\d{1,5})?", host) is None:

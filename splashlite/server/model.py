@@ -43,7 +43,8 @@ class Model:
         )
 
     def token_bytes(self, token: int) -> bytes:
-        return self.vocabulary.decode_bytes([token])
+        """What a token adds to the text; nothing for a row of the head that has no token."""
+        return self.vocabulary.decode_bytes([token]) if token < len(self.tokenizer) else b""
 
 
 def _names(engine, about: dict) -> tuple[str, frozenset[str]]:

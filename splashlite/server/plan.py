@@ -111,8 +111,8 @@ def too_long(model: Model, length: int) -> Problem:
     """The words that agents look for when they decide to compact: OpenAI's and, behind them, Anthropic's."""
     problem = Problem(
         400,
-        f"This model's maximum context length is {model.context} tokens. However, your messages resulted in {length} tokens. "
-        "Please reduce the length of the messages.",
+        f"This model's maximum context length is {model.context} tokens. However, your messages resulted in "
+        f"{length} tokens. Please reduce the length of the messages.",
         code="context_length_exceeded",
         param="messages",
     )

@@ -267,13 +267,10 @@ def routes(api: FastAPI, serving: Serving) -> None:
     def stored(id: str, status: int):
         found = store.get(id)
         if found is None:
-            words = f"there is no stored response {id[:100]!r}: it was never stored, was deleted, or gave way to newer ones"
-            field = (
-                {"code": "previous_response_not_found", "param": "previous_response_id"}
-                if status == 400
-                else {"code": "not_found"}
-            )
-            raise Problem(status, words, **field)
+            words = f"there is no stored response {id[:100]!r}: it was not stored, was deleted, or gave way to newer ones"
+            if status == 400:
+                raise Problem(400, words, code="previous_response_not_found", param="previous_response_id")
+            raise Problem(404, words, code="not_found")
         return found
 
     @api.post("/v1/responses")

@@ -73,20 +73,14 @@ def _announce(worker: Worker, server: Server, where: tuple, key: str | None) -> 
         return
     address = f"[{where[0]}]" if ":" in where[0] else where[0]
     model = worker.prepared
-    print(
-        f"{model.name} is served at http://{address}:{where[1]} (a chat page, and the OpenAI and Anthropic APIs under /v1)"
-    )
-    print(
-        f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {'asked for' if key else 'none'}; Ctrl-C ends"
-    )
-    sys.stdout.flush()
+    needed = "asked for" if key else "none"
+    print(f"{model.name} is served at http://{address}:{where[1]} (a chat page; OpenAI's and Anthropic's APIs under /v1)")
+    print(f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {needed}; Ctrl-C ends", flush=True)
 
 
 def _check(host: str, origins, key: str | None) -> None:
     if not _is_loopback(host) and key is None:
-        raise UsageError(
-            f"--host {host} can be reached from other machines: set SPLASHLITE_API_KEY to a key of your own first"
-        )
+        raise UsageError(f"--host {host} can be reached from elsewhere: set SPLASHLITE_API_KEY to a key of your own first")
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UsageError("the API key must have at least 8 characters, ASCII and without spaces")
     for origin in origins:

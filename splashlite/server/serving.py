@@ -20,9 +20,7 @@ class Serving:
     def __init__(self, worker: Worker):
         self.worker = worker
         self.metrics = Metrics(worker)
-        self._planners = ThreadPoolExecutor(
-            1, "splashlite-plan"
-        )  # templates and tokenizers are not kept from the event loop
+        self._planners = ThreadPoolExecutor(1, "splashlite-plan")
 
     @property
     def model(self) -> Model:
@@ -33,6 +31,7 @@ class Serving:
         return await self.off_loop(lambda: plan.make(self.model, ask))
 
     async def off_loop(self, work: Callable):
+        """The result of work that takes its time: templates, tokenizers, grammars."""
         return await asyncio.get_running_loop().run_in_executor(self._planners, work)
 
     async def steps(self, made: Plan, index: int = 0) -> AsyncIterator[Progress | Step]:
@@ -62,6 +61,3 @@ class Serving:
         if whole is not None:
             return sse.Whole(whole(plans), path, place.release)
         return sse.EventStream(frames(plans), path, failed, place.release)
-
-    def close(self) -> None:
-        self._planners.shutdown(cancel_futures=True)

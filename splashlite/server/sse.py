@@ -4,6 +4,7 @@ goes away."""
 import asyncio
 import json
 import logging
+from time import monotonic
 
 from starlette.responses import Response
 
@@ -45,9 +46,9 @@ class Whole(Response):
             await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return
-            await _patiently(scope, self._response(work)(scope, receive, send))
-        except _Stalled:
-            return
+            await asyncio.wait_for(self._response(work)(scope, receive, send), STALL_S)
+        except TimeoutError:
+            _cut_off(scope)
         finally:
             await _cancel(work, gone)
             self._done()
@@ -61,54 +62,66 @@ class Whole(Response):
 
 class EventStream(Response):
     """Frames of bytes from an async generator. `failed(problem)` gives the frames that tell of an error in
-    mid-stream; `done()` is called when nothing more will happen."""
+    mid-stream; `done()` is called when nothing more will happen.
+
+    One task writes the frames; another gives signs of life and notices a reader that takes nothing."""
 
     background = None
 
     def __init__(self, frames, path: str, failed, done=lambda: None):
         self._frames, self._path, self._failed, self._done = frames, path, failed, done
+        self._started, self._writing_since, self._written = False, None, monotonic()
 
     async def __call__(self, scope, receive, send):
-        gone, upcoming = asyncio.ensure_future(_gone(receive)), self._upcoming()
+        writing = asyncio.ensure_future(self._write_all(scope, receive, send))
+        living = asyncio.ensure_future(self._live(scope, send))
+        gone = asyncio.ensure_future(_gone(receive))
         try:
-            await asyncio.wait({upcoming, gone}, timeout=EARLY_S, return_when=asyncio.FIRST_COMPLETED)
-            if (
-                upcoming.done()
-                and (error := upcoming.exception()) is not None
-                and not isinstance(error, _Ended)
-            ):
-                return await problems.response(_problem(error), self._path)(scope, receive, send)
-            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            while not gone.done():
-                await asyncio.wait({upcoming, gone}, timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
-                if gone.done():
-                    return
-                if not upcoming.done():
-                    await self._send(scope, send, comment("waiting"))
-                    continue
-                try:
-                    await self._send(scope, send, upcoming.result())
-                except _Ended:
-                    break
-                except _Stalled:
-                    raise
-                except Exception as error:  # noqa: BLE001  (it becomes the stream's last event)
-                    await self._send(scope, send, self._failed(_problem(error)))
-                    break
-                upcoming = self._upcoming()
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
-        except _Stalled:
-            return
+            await asyncio.wait({writing, living, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            await _cancel(upcoming, gone)
+            await _cancel(writing, living, gone)
             await self._frames.aclose()
             self._done()
+        for task in (writing, living):
+            if not task.cancelled():
+                task.result()
 
-    def _upcoming(self):
-        return asyncio.ensure_future(_next(self._frames))
+    async def _write_all(self, scope, receive, send) -> None:
+        try:
+            async for frame in self._frames:
+                await self._write(send, frame)
+        except Exception as error:  # noqa: BLE001  (it becomes the answer, or the stream's last event)
+            if not self._started:
+                return await problems.response(_problem(error), self._path)(scope, receive, send)
+            await self._write(send, self._failed(_problem(error)))
+        await self._write(send, b"", more=False)
 
-    async def _send(self, scope, send, frame: bytes) -> None:
-        await _patiently(scope, send({"type": "http.response.body", "body": frame, "more_body": True}))
+    async def _live(self, scope, send) -> None:
+        """Ends when the reader is cut off."""
+        await asyncio.sleep(EARLY_S)
+        await self._start(send)
+        while True:
+            await asyncio.sleep(min(PING_S, STALL_S) / 4)
+            now = monotonic()
+            if self._writing_since is not None:
+                if now - self._writing_since > STALL_S:
+                    return _cut_off(scope)
+            elif now - self._written > PING_S:
+                try:
+                    await asyncio.wait_for(self._write(send, comment("waiting")), STALL_S)
+                except TimeoutError:
+                    return _cut_off(scope)
+
+    async def _start(self, send) -> None:
+        if not self._started:
+            self._started = True
+            await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
+
+    async def _write(self, send, frame: bytes, *, more: bool = True) -> None:
+        self._writing_since = monotonic()
+        await self._start(send)
+        await send({"type": "http.response.body", "body": frame, "more_body": more})
+        self._writing_since, self._written = None, monotonic()
 
 
 _HEADERS = [
@@ -118,30 +131,10 @@ _HEADERS = [
 ]
 
 
-class _Stalled(Exception):
-    pass
-
-
-class _Ended(Exception):
-    """The frames are over."""
-
-
-async def _next(frames) -> bytes:
-    try:
-        return await anext(frames)
-    except StopAsyncIteration:
-        raise _Ended from None
-
-
-async def _patiently(scope, sending) -> None:
-    """A reader that takes no bytes for STALL_S is cut off."""
-    try:
-        await asyncio.wait_for(sending, STALL_S)
-    except TimeoutError:
-        log.warning("a client took no bytes for %d seconds and was cut off", STALL_S)
-        if "abort" in scope:
-            scope["abort"]()
-        raise _Stalled from None
+def _cut_off(scope) -> None:
+    log.warning("a client took no bytes for %g seconds and was cut off", STALL_S)
+    if "abort" in scope:
+        scope["abort"]()
 
 
 async def _gone(receive) -> None:

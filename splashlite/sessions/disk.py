@@ -1,7 +1,7 @@
 """Prefixes on disk: one safetensors file per segment, written once, checked whenever it is read.
 
-A folder per pair, private to the user. Whatever is not exactly what was written (another version, another model, a
-changed byte) is dropped with one line of notice.
+A folder per pair, private to the user. Whatever is not exactly what was written (another version, another
+model, a changed byte) is dropped with one line of notice.
 """
 
 import hashlib
@@ -34,13 +34,15 @@ class Spoiled(Exception):
 class Disk:
     """At most `limit_bytes` of files, those of all pairs together; the least recently used goes first.
 
-    pair: what the state depends on besides the text, as `fingerprint` gives it. folder: None is the user's cache
-    folder. Files are readable by the user alone: they hold what was said.
+    pair: what the state depends on besides the text, as `fingerprint` gives it. folder: None is the user's
+    cache folder. Files are readable by the user alone: they hold what was said.
     """
 
     def __init__(self, pair: str, limit_bytes: int, folder: Path | None = None):
         if not isinstance(limit_bytes, int) or isinstance(limit_bytes, bool) or limit_bytes <= 0:
-            raise UsageError(f"limit_bytes is {limit_bytes!r}: the disk tier's size is a positive whole number of bytes")
+            raise UsageError(
+                f"limit_bytes is {limit_bytes!r}: the disk tier's size is a positive whole number of bytes"
+            )
         self.pair, self.limit_bytes, self.written_bytes = pair, limit_bytes, 0
         self.root = Path(folder) if folder is not None else cache_folder() / "prefixes"
         self.folder = self.root / pair[:32]
@@ -50,7 +52,8 @@ class Disk:
             each.chmod(0o700)
 
     def scan(self) -> list[tuple[np.ndarray, Source]]:
-        """The texts [end] uint32 that are there, beginnings first; of each file only its header and its token ids are read."""
+        """The texts [end] uint32 that are there, beginnings first; of each file only its header and its token
+        ids are read."""
         found = []
         for file in sorted(self.folder.glob("*.safetensors")):
             if file.name.endswith(PART):
@@ -65,7 +68,8 @@ class Disk:
         return sorted(found, key=lambda saved: saved[1].begin)
 
     def read(self, source: Source) -> tuple[list[mx.array], list | None] | None:
-        """A file's rows, and its point where it has one; None, with a notice, when the file is not what was written."""
+        """A file's rows, and its point where it has one; None, with a notice, when the file is not what was
+        written."""
         try:
             _, said = self._header(source.file)
             arrays, metadata = mx.load(str(source.file), return_metadata=True)
@@ -81,15 +85,23 @@ class Disk:
         return rows, pairs if source.pointed else None
 
     def write(self, text: np.ndarray, begin: int, rows: list[mx.array], point: list | None) -> Source | None:
-        """Save the rows of text[begin:] and the point at its end; None, with a notice, when they cannot be written."""
+        """Save the rows of text[begin:] and the point at its end; None, with a notice, when they cannot be
+        written."""
         copies = [leaf for _, leaf in tree_flatten(point or []) if isinstance(leaf, mx.array)]
         arrays = {f"rows.{i}": array for i, array in enumerate(rows)}
-        arrays |= {f"point.{i}": array for i, array in enumerate(copies)} | {"text": mx.array(text, mx.uint32)}
+        arrays |= {f"point.{i}": array for i, array in enumerate(copies)} | {
+            "text": mx.array(text, mx.uint32)
+        }
         mx.eval(arrays)
         size = sum(array.nbytes for array in arrays.values())
         if not self.writable or size > self.limit_bytes:
             return None
-        metadata = {"format": FORMAT, "pair": self.pair, "begin": str(begin), "pointed": str(point is not None)}
+        metadata = {
+            "format": FORMAT,
+            "pair": self.pair,
+            "begin": str(begin),
+            "pointed": str(point is not None),
+        }
         metadata["digest"] = digest(arrays, metadata)
         file = self.folder / f"{metadata['digest'][:32]}.safetensors"
         part = file.with_suffix(f".{os.getpid()}{PART}")
@@ -101,7 +113,9 @@ class Disk:
         except (OSError, RuntimeError) as problem:
             part.unlink(missing_ok=True)
             self.writable = False
-            log.warning("prefixes are not kept on disk any more: %s cannot be written (%s)", self.folder, problem)
+            log.warning(
+                "prefixes are not kept on disk any more: %s cannot be written (%s)", self.folder, problem
+            )
             return None
         self.written_bytes += size
         return Source(file, begin, len(text), point is not None)
@@ -137,7 +151,8 @@ class Disk:
         file.unlink(missing_ok=True)
 
     def _header(self, file: Path) -> tuple[np.ndarray, Source]:
-        """A file's text and what it holds. Raises Spoiled when it is not one of this format and pair, in one piece."""
+        """A file's text and what it holds. Raises Spoiled when it is not one of this format and pair, in one
+        piece."""
         with open(file, "rb") as opened:
             try:
                 (length,) = struct.unpack("<Q", opened.read(8))
@@ -176,7 +191,9 @@ def fingerprint(target, drafter=None) -> str:
 
     Reads all weights once, at the memory's own speed: each matrix row goes in as the sum of its words.
     """
-    total = hashlib.sha256(f"{FORMAT} {mx.__version__} {mx.default_device()} {blas.found()} {target.taps}".encode())
+    total = hashlib.sha256(
+        f"{FORMAT} {mx.__version__} {mx.default_device()} {blas.found()} {target.taps}".encode()
+    )
     for model, config in ((target.model, target.config), (drafter, getattr(drafter, "config", None))):
         total.update(repr(config).encode())
         for name, array in sorted(tree_flatten(model.parameters())) if model is not None else ():
@@ -186,5 +203,7 @@ def fingerprint(target, drafter=None) -> str:
 
 
 def _numbered(arrays: dict[str, mx.array], kind: str) -> list[mx.array]:
-    names = sorted((name for name in arrays if name.startswith(f"{kind}.")), key=lambda name: int(name.split(".")[1]))
+    names = sorted(
+        (name for name in arrays if name.startswith(f"{kind}.")), key=lambda name: int(name.split(".")[1])
+    )
     return [arrays[name] for name in names]

@@ -1,8 +1,8 @@
 """The state that decoding runs on: the target's layers and the drafter's context, moved together.
 
-Layers are of two kinds. *Lasting* rows (full attention) stay where they are written until text is taken back, so a
-stretch of them can be cut out at any time. All else is *passing*: a recurrence or a window only knows where it stands,
-and can come back to a position only from a copy that was taken there, its *point*.
+Layers are of two kinds. *Lasting* rows (full attention) stay where they are written until text is taken back,
+so a stretch of them can be cut out at any time. All else is *passing*: a recurrence or a window only knows
+where it stands, and can come back to a position only from a copy that was taken there, its *point*.
 """
 
 import mlx.core as mx
@@ -44,14 +44,15 @@ class Live:
         return all(layer.committed >= length for layer in self.lasting)
 
     def settle(self) -> None:
-        """Project what waits and evaluate everything on this thread, so that any thread can go on from here."""
+        """Project what waits and evaluate everything on this thread, so that any thread can go on."""
         if self.draft_context is not None:
             self.drafter.absorb(self.draft_context)
         for part in self.parts:
             part.settle()
 
     def show(self, features: mx.array | None, begin: int, stop: int) -> None:
-        """Give the drafter the features [1, R, taps x H] of positions [begin, stop), as far as it will see them from `stop` on."""
+        """Give the drafter the features [1, R, taps x H] of positions [begin, stop), as far as it will see
+        them from `stop` on."""
         context = self.draft_context
         if context is None:
             return
@@ -69,7 +70,8 @@ class Live:
             part.return_to(length)
 
     def cut(self, begin: int, end: int) -> list[mx.array]:
-        """The lasting rows of [begin, end): two arrays [1, Hkv, end - begin, D] per lasting layer, not evaluated yet."""
+        """The lasting rows of [begin, end): two arrays [1, Hkv, end - begin, D] per lasting layer, not
+        evaluated yet."""
         return [array for layer in self.lasting for array in layer.cut(begin, end)]
 
     def point(self) -> list:
@@ -77,7 +79,8 @@ class Live:
         return [layer.snapshot() for layer in self.passing]
 
     def rebuild(self, kept: int, stretches: list[list[mx.array]], point: list) -> None:
-        """Keep the first `kept` tokens' lasting rows, put the stretches behind them in order and the passing layers at `point`."""
+        """Keep the first `kept` tokens' lasting rows, put the stretches behind them in order and the passing
+        layers at `point`."""
         if kept == 0:
             self.clear()
         elif self.draft_context is not None:

@@ -23,10 +23,12 @@ class Source:
 
 @dataclass(eq=False)
 class Segment:
-    """Tokens [n] uint32 behind the parent's: a node of a tree in which no two children begin with the same token.
+    """Tokens [n] uint32 behind the parent's: a node of a tree in which no two children begin with the same
+    token.
 
-    `rows` are the lasting layers' rows of this stretch; None while they stand in the live state (`live`) or only on
-    disk (`source`). `point` is what the passing layers carry at its end; None when there is none, or when it was given up.
+    `rows` are the lasting layers' rows of this stretch; None while they stand in the live state (`live`) or
+    only on disk (`source`). `point` is what the passing layers carry at its end; None when there is none, or
+    when it was given up.
     """
 
     above: weakref.ref | None  # the parent; None for the root
@@ -103,8 +105,10 @@ class Segment:
         return child
 
     def split(self, length: int) -> "Segment":
-        """Make two of it; the new first one, of `length` tokens. Its own point, if ever, is yet to be taken."""
-        head = Segment(self.above, self.begin, self.tokens[:length], live=self.live, source=self.source, used=self.used)
+        """Make two of it; the new first one, of `length` tokens, which has no point yet."""
+        head = Segment(
+            self.above, self.begin, self.tokens[:length], live=self.live, source=self.source, used=self.used
+        )
         siblings = self.parent.children
         if self.rows is not None:
             head.rows = [mx.contiguous(array[..., :length, :]) for array in self.rows]

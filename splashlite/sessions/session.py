@@ -17,8 +17,9 @@ SHORTEST = 64  # tokens that a checkpoint in the middle of a prompt must save to
 class Session:
     """The committed text in the target and in the drafter's context, and the store of texts before it.
 
-    `tokens` are all committed tokens and, last, the anchor, which has not been through the target yet. Whatever
-    interrupts a method (an exception of a callback, Ctrl-C), the next `begin` finds out what still stands.
+    `tokens` are all committed tokens and, last, the anchor, which has not been through the target yet.
+    Whatever interrupts a method (an exception of a callback, Ctrl-C), the next `begin` finds out what still
+    stands.
     """
 
     def __init__(self, target: Target, drafter=None, store: Store | None = None):
@@ -67,11 +68,12 @@ class Session:
         progress: Callable[[int, int], None] = lambda done, total: None,
         stable: int | None = None,
     ) -> int:
-        """Make `prompt` the session's text, its last token the anchor; returns how many of its tokens were not computed again.
+        """Make `prompt` the session's text, its last token the anchor; returns how many of its tokens were
+        not computed again.
 
-        `progress(done, total)` is called before the first and after every chunk; what it raises stops the prefill, and
-        what was committed by then stays usable. `stable`: how many tokens of the prompt the next one will surely begin
-        with (None: all of them); the checkpoint stands there.
+        `progress(done, total)` is called before the first and after every chunk; what it raises stops the
+        prefill, and what was committed by then stays usable. `stable`: how many tokens of the prompt the next
+        one will surely begin with (None: all of them); the checkpoint stands there.
         """
         text = np.array(prompt[:-1], np.uint32)
         cached, agreed = self._return(text)
@@ -89,7 +91,8 @@ class Session:
         return cached
 
     def commit(self, tokens: list[int], features: mx.array | None) -> None:
-        """A cycle's tokens: as many rows of its features belong to committed tokens now; the last token is the new anchor."""
+        """A cycle's tokens: as many rows of its features belong to committed tokens now; the last token is
+        the new anchor."""
         self.tokens.extend(tokens)
         if self.draft_context is not None:
             self.draft_context.commit(features[:, : len(tokens)])
@@ -99,7 +102,7 @@ class Session:
         self.target_state.commit(0)
 
     def settle(self) -> None:
-        """Project what waits and evaluate everything on this thread, so that any thread can go on from here."""
+        """Project what waits and evaluate everything on this thread, so that any thread can go on."""
         self.live.settle()
 
     def save(self) -> None:
@@ -140,7 +143,7 @@ class Session:
             while found is None:
                 segment, reach, agreed = self.store.find(text)
                 if reach <= shared and self.live.can_return(shared):
-                    self._leave(shared, shared, keep=[])
+                    self._leave(shared, shared)
                     self.live.return_to(shared)
                     return shared, max(agreed, shared)
                 if reach < segment.end:
@@ -148,12 +151,14 @@ class Session:
                 path = segment.path()
                 found = self.store.contents(path) if path else ([], [])
             kept = max((each.end for each in path if each.live), default=0)
-            self._leave(shared, kept, keep=path)
+            self.store.pinned = path
+            self._leave(shared, kept)
             self._go_to(path, kept, *found)
         return reach, max(agreed, shared)
 
     def _check(self, text: np.ndarray) -> int:
-        """Find out what still stands; how far the live text agrees with `text`, 0 when only its checkpoints can be trusted."""
+        """Find out what still stands; how far the live text agrees with `text`, 0 when only its checkpoints
+        can be trusted."""
         if self.store.sound and self.tokens and self.whole():
             self.settle()
             return common(np.array(self.tokens[:-1], np.uint32), text)
@@ -161,14 +166,16 @@ class Session:
             self.reset()
         return 0
 
-    def _leave(self, shared: int, kept: int, keep: list[Segment]) -> None:
+    def _leave(self, shared: int, kept: int) -> None:
         """Before the live state is cut back to `kept` tokens, bank what is lost with the rest.
 
-        A prompt that parts inside the last reply has rewritten it; one that parts before is another conversation, and
-        this one may come back.
+        A prompt that parts inside the last reply has rewritten it; one that parts before is another
+        conversation, and this one may come back.
         """
         if shared < min(self.prompt_end, self.position) and self.whole():
-            self.leaf = self.store.mark(self.leaf, np.array(self.tokens[self.leaf.end : -1], np.uint32), self.live)
+            self.leaf = self.store.mark(
+                self.leaf, np.array(self.tokens[self.leaf.end : -1], np.uint32), self.live
+            )
         for segment in self.leaf.path():
             if segment.live and segment.begin < kept < segment.end:
                 segment.split(kept - segment.begin)
@@ -176,7 +183,7 @@ class Session:
         self.leaf = next((each for each in reversed(path) if each.end <= kept), self.store.root)
         for segment in path:
             if segment.end > kept:
-                self.store.bank(segment, self.live, keep)
+                self.store.bank(segment, self.live)
 
     def _go_to(self, path: list[Segment], kept: int, stretches: list, point: list) -> None:
         """Keep `kept` tokens and put the stretches of `path` that are not live behind them."""

@@ -15,17 +15,21 @@ DEFAULT_BYTES = 1 << 30
 
 
 class Store:
-    """At most `limit_bytes` of segments in memory: the least recently used goes first, to disk where there is one.
+    """At most `limit_bytes` of segments in memory: the least recently used goes first, to disk where there is
+    one.
 
-    Rows of the conversation that is being decoded stand in the live state and count nothing here; its points do.
-    `anywhere` says that a text can be taken up at any position, because no layer passes; a session sets it.
+    Rows of the conversation that is being decoded stand in the live state and count nothing here; its points
+    do. `anywhere` says that a text can be taken up at any position, because no layer passes; a session sets
+    it.
     """
 
     anywhere = False
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES, disk: Disk | None = None):
         if not isinstance(limit_bytes, int) or isinstance(limit_bytes, bool) or limit_bytes < 0:
-            raise UsageError(f"limit_bytes is {limit_bytes!r}: the prefix store's size is a whole number of bytes, 0 for none")
+            raise UsageError(
+                f"limit_bytes is {limit_bytes!r}: the prefix store's size is a whole number of bytes, 0 for none"
+            )
         self.limit_bytes, self.disk = limit_bytes, disk
         self.clear()
 
@@ -33,6 +37,7 @@ class Store:
         """Free everything in memory and begin with what the disk holds."""
         self.root = Segment(None, 0, np.zeros(0, np.uint32))
         self.clock, self.sound = 0, True
+        self.pinned: list[Segment] = []  # what the change in progress goes to: neither evicted nor removed
         for text, source in self.disk.scan() if self.disk is not None else ():
             base = self._walk(text[: source.begin])
             if base is None:
@@ -45,7 +50,7 @@ class Store:
         """A change that is interrupted leaves the store unsound: then it must be cleared."""
         self.sound = False
         yield
-        self.sound = True
+        self.pinned, self.sound = [], True
 
     @property
     def nbytes(self) -> int:
@@ -55,7 +60,8 @@ class Store:
         return self.root.below()
 
     def find(self, text: np.ndarray) -> tuple[Segment, int, int]:
-        """Where `text` [L] uint32 can go on: the segment, up to which position, and how far any known text agrees with it."""
+        """Where `text` [L] uint32 can go on: the segment, up to which position, and how far any known text
+        agrees with it."""
         best, reach, node = self.root, 0, self.root
         while True:
             child, shared = node.child_for(text[node.end :])
@@ -96,7 +102,8 @@ class Store:
             self.disk.touch(_files(segment))
 
     def mark(self, leaf: Segment, tokens: np.ndarray, live: Live) -> Segment:
-        """Make a checkpoint here, `tokens` behind the last one; the new last one, with its point where there is room."""
+        """Make a checkpoint here, `tokens` behind the last one; the new last one, with its point where there
+        is room."""
         node, end = leaf, leaf.end + len(tokens)
         while node.end < end:
             rest = tokens[node.end - leaf.end :]
@@ -114,11 +121,12 @@ class Store:
         self.touch(node)
         return node
 
-    def bank(self, segment: Segment, live: Live, keep: list[Segment]) -> None:
-        """Copy a live segment's rows out of the state that is about to lose them; without room they are given up."""
+    def bank(self, segment: Segment, live: Live) -> None:
+        """Copy a live segment's rows out of the state that is about to lose them; without room they are given
+        up."""
         rows, above = live.cut(segment.begin, segment.end), segment.parent
         reachable = above is self.root or above.held or above.source is not None
-        if reachable and self.make_room(bytes_of(rows), live, keep=[segment, *keep]):
+        if reachable and self.make_room(bytes_of(rows), live, sparing=segment):
             mx.eval(rows)
             segment.rows, segment.live = rows, False
             return
@@ -126,11 +134,11 @@ class Store:
             self._to_disk(segment, live)
         self._let_go(segment)
 
-    def make_room(self, nbytes: int, live: Live, keep: list[Segment] = ()) -> bool:
+    def make_room(self, nbytes: int, live: Live, sparing: Segment | None = None) -> bool:
         """Evict the least recently used until `nbytes` more fit; False when they do not."""
         if nbytes > self.limit_bytes:
             return False
-        kept = {id(each) for each in keep}
+        kept = {id(each) for each in (sparing, *self.pinned)}
         while self.nbytes + nbytes > self.limit_bytes:
             victims = [each for each in self.segments() if id(each) not in kept and _frees_something(each)]
             if not victims:
@@ -145,7 +153,9 @@ class Store:
         room, chosen = self.disk.limit_bytes, []
         for segment in sorted(self.segments(), key=lambda each: -each.used):
             if segment.held and segment.source is None:
-                room -= segment.nbytes + (bytes_of(live.cut(segment.begin, segment.end)) if segment.live else 0)
+                room -= segment.nbytes + (
+                    bytes_of(live.cut(segment.begin, segment.end)) if segment.live else 0
+                )
                 if room < 0:
                     break
                 chosen.append(segment)
@@ -201,9 +211,12 @@ class Store:
         if segment.source is None:
             segment, lost = segment.parent, segment
             self.remove(lost)
-        while segment.above is not None and not (segment.children or segment.live or segment.pointed or self.anywhere):
+        while segment.above is not None and not (segment in self.pinned or self._useful(segment)):
             segment, useless = segment.parent, segment
             self.remove(useless)
+
+    def _useful(self, segment: Segment) -> bool:
+        return bool(segment.children) or segment.live or segment.pointed or self.anywhere
 
     def _to_disk(self, segment: Segment, live: Live) -> None:
         """Write a segment and what it stands on, as far as that is not on disk yet."""
@@ -220,7 +233,7 @@ class Store:
         for each in list(self.segments()):
             if each.source is not None and each.source.file in gone:
                 each.source = None
-                if not each.held:
+                if not each.held and each not in self.pinned:
                     self.remove(each)
 
 

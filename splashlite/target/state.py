@@ -42,7 +42,7 @@ class AttentionRows(KVCache):
         self.commit(rows[0].shape[2])
 
     def cut(self, begin: int, end: int) -> list[mx.array]:
-        """Keys and values of positions [begin, end), on their own: no part of the buffer stays alive with them."""
+        """Keys and values of positions [begin, end), as copies that do not keep the buffer alive."""
         assert 0 <= begin <= end <= self.committed, (begin, end, self.committed)
         return [mx.contiguous(array[..., begin:end, :]) for array in self.buffers()]
 

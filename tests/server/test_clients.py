@@ -30,7 +30,7 @@ PET = {
     "additionalProperties": False,
 }
 PLAIN = {"splashlite": {"speculative": False}}
-DRAFTED = {"splashlite": {"width": 8}}  # not parked, however slow it is here
+DRAFTED = {"splashlite": {"width": 4}}  # not parked, however slow it is here
 
 
 def test_chat_streams_what_it_says_at_once(real):

@@ -197,6 +197,27 @@ def test_eight_parallel_clients_of_a_real_engine_get_what_they_get_alone():
             assert [[c["message"] for c in choices] for choices in together] == alone + alone[::-1]
 
 
+def test_a_template_that_drops_reasoning_reuses_exactly_the_common_prefix():
+    import tiny_server
+    from scripted import serving
+
+    def ids(messages):
+        return post(server.port, {"messages": messages}, path="/tokenize").json["tokens"]
+
+    with serving(tiny_server.load) as server:
+        turns = [{"role": "user", "content": "Think about it. " * 5}]
+        first = post(server.port, CHAT | {"messages": turns, "temperature": 0, "max_tokens": 20}).json
+        message = first["choices"][0]["message"]
+        assert (
+            message["reasoning_content"]
+            and first["usage"]["completion_tokens_details"]["reasoning_tokens"] == 20
+        )
+        more = [*turns, {"role": "assistant", "content": "So."}, {"role": "user", "content": "And now?"}]
+        shared = next(i for i, (a, b) in enumerate(zip(ids(turns), ids(more))) if a != b)
+        second = post(server.port, CHAT | {"messages": more, "temperature": 0, "max_tokens": 5}).json
+        assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == shared > 60
+
+
 def test_headers_and_signs_of_life_come_before_the_first_token(serve, monkeypatch):
     monkeypatch.setattr(sse, "PING_S", 0.2)
     server = serve(Engine("Late.", pause_s=1.0)).server
@@ -295,6 +316,12 @@ def test_every_stream_ends_once(serve):
             and raw.count("[DONE]") == 1
         )
         assert raw.count('"role":"assistant"') == 1 and '"usage"' not in raw
+    raw = post(found.server.port, CHAT | {"stream": True, "n": 3}).body.decode()
+    assert (
+        raw.count('"finish_reason":"stop"') == raw.count('"role":"assistant"') == 3
+        and raw.count("[DONE]") == 1
+    )
+    assert raw.index('"index":0') < raw.index('"index":1') < raw.index('"index":2')
     raw = post(
         found.server.port, CHAT | {"stream": True, "stream_options": {"include_usage": True}}
     ).body.decode()

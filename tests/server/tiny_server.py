@@ -16,6 +16,7 @@ from mlx_lm.models import llama
 from scripted import CALLS, byte_tokenizer, serving
 
 from splashlite.drafter import load_drafter
+from splashlite.sessions import Session, Store
 
 
 def load():
@@ -24,7 +25,11 @@ def load():
     folder = tiny.write_drafter(Path(tempfile.mkdtemp()), tiny.drafter_config() | {"vocab_size": 288})
     drafter = load_drafter(folder, dtype=mx.float32)
     tokenizer = byte_tokenizer(CALLS)
-    return tiny.make_engine(target, drafter, tokenizer=tokenizer, eos_ids=tokenizer.eos_ids, context=2000)
+    engine = tiny.make_engine(target, drafter, tokenizer=tokenizer, eos_ids=tokenizer.eos_ids, context=2000)
+    engine.session = Session(
+        target, drafter, Store(2 << 20)
+    )  # small, so that it is full soon and stays as it is
+    return engine
 
 
 def rss_bytes() -> int:

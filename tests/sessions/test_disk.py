@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import stat
 import struct
 
@@ -50,7 +51,9 @@ def test_a_restart_costs_nothing(pair, tmp_path, monkeypatch):
             same_as_cold(again, *pair)
         cold = Session(*pair)
         cold.begin(PROMPT[:20] + ASIDE[:9])
-        assert again.begin(PROMPT[:20] + ASIDE[:9]) == (20 if again.store.anywhere else 16 if cold.leaf.path()[0].end == 16 else 0)
+        assert again.begin(PROMPT[:20] + ASIDE[:9]) == (
+            20 if again.store.anywhere else 16 if cold.leaf.path()[0].end == 16 else 0
+        )
         same_as_cold(again, *pair)
 
 
@@ -64,6 +67,26 @@ def test_what_memory_has_no_room_for_is_found_on_disk(pair, tmp_path):
     for text in texts:
         assert session.begin(text) == 39
         same_as_cold(session, *pair)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("memory", [35_000, 90_000])
+def test_small_memory_and_a_small_disk_in_any_order(pair, tmp_path, memory, monkeypatch):
+    dice, cached = random.Random(5), 0
+    with reading(16, monkeypatch):
+        session, texts = start(pair, tmp_path, memory=memory, limit=150_000), [random_prompt(40, seed=1)]
+        for step in range(30):
+            text = dice.choice(texts)
+            text = text[: dice.randint(2, len(text))] + random_prompt(dice.randint(1, 30), seed=step)
+            cached += session.begin(text)
+            assert session.store.nbytes <= memory
+            assert sum(file.stat().st_size for file in files(tmp_path)) <= 150_000
+            same_as_cold(session, *pair)
+            texts.append(text)
+            if step % 10 == 9:
+                session.save()
+                session = start(pair, tmp_path, memory=memory, limit=150_000)
+    assert cached
 
 
 def test_nothing_is_written_twice_and_nothing_without_being_asked(hybrid, tmp_path):
@@ -96,7 +119,9 @@ def test_files_are_for_the_user_alone(hybrid, tmp_path):
 
 
 @pytest.mark.exact
-@pytest.mark.parametrize("where", ["header length", "header", "text", "rows", "last byte", "cut", "longer", "empty"])
+@pytest.mark.parametrize(
+    "where", ["header length", "header", "text", "rows", "last byte", "cut", "longer", "empty"]
+)
 def test_a_file_that_is_not_what_was_written_is_dropped_with_one_line(hybrid, tmp_path, caplog, where):
     session = start(hybrid, tmp_path)
     session.begin(PROMPT)
@@ -200,7 +225,12 @@ def test_what_was_used_again_stays_on_disk(hybrid, tmp_path):
     session.begin(texts[3])
     session.save()
     again = start(hybrid, tmp_path, limit=limit)
-    assert [again.store.find(np.array(text[:-1], np.uint32))[1] > 0 for text in texts] == [True, False, True, True]
+    assert [again.store.find(np.array(text[:-1], np.uint32))[1] > 0 for text in texts] == [
+        True,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_full_disk_is_said_once_and_harms_nothing(hybrid, tmp_path, caplog, monkeypatch):
@@ -221,7 +251,9 @@ def test_the_fingerprint_is_that_of_model_drafter_and_config(tmp_path):
     first = fingerprint(target, drafter)
     assert first == fingerprint(*make_pair("hybrid/24", tmp_path / "two"))
     assert first != fingerprint(make_target("hybrid", seed=5), drafter)
-    assert first != fingerprint(target, None) != fingerprint(make_pair("dense/0", tmp_path / "three")[0], None)
+    assert (
+        first != fingerprint(target, None) != fingerprint(make_pair("dense/0", tmp_path / "three")[0], None)
+    )
     drafter.norm.weight[3] += 1e-3
     assert first != fingerprint(target, drafter)
     target.config = target.config | {"rope_theta": 5}

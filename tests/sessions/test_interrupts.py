@@ -15,7 +15,9 @@ pytestmark = pytest.mark.exact
 
 LIMIT = 400_000
 HOUSE = str(Path(splashlite.__file__).parent)
-MOVES_STATE = tuple(f"{HOUSE}/{name}" for name in ("sessions/", "kv.py", "target/", "drafter/context.py", "decode/loop.py"))
+MOVES_STATE = tuple(
+    f"{HOUSE}/{name}" for name in ("sessions/", "kv.py", "target/", "drafter/context.py", "decode/loop.py")
+)
 STORE = (f"{HOUSE}/sessions/",)
 ASIDE = random_prompt(50, seed=4)
 
@@ -93,6 +95,9 @@ def test_an_interrupt_costs_what_was_read_since_the_last_checkpoint_at_most(tmp_
         with pytest.raises(KeyboardInterrupt):
             engine.generate(long, max_tokens=5)
         reply = engine.generate(long, max_tokens=5)
-        assert reply.stats.cached_tokens == 128 and reply.tokens == make_engine(*pair).generate(long, max_tokens=5).tokens
+        assert (
+            reply.stats.cached_tokens == 128
+            and reply.tokens == make_engine(*pair).generate(long, max_tokens=5).tokens
+        )
         same_as_cold(engine.session, *pair)
         assert engine.generate(PROMPT + [5], max_tokens=5).stats.cached_tokens >= len(PROMPT) - 1

@@ -126,7 +126,10 @@ def test_what_is_read_again_is_not_held_twice(hybrid, monkeypatch):
         session.begin(ASIDE)
         assert session.begin(system + random_prompt(100, seed=3)) == 0
     sound(session)
-    assert [len(each.tokens) for each in session.store.segments() if each.rows is not None] == [99, len(ASIDE) - 1]
+    assert [len(each.tokens) for each in session.store.segments() if each.rows is not None] == [
+        99,
+        len(ASIDE) - 1,
+    ]
 
 
 def test_a_short_conversation_gives_back_the_room_of_a_long_one(pair):
@@ -136,7 +139,9 @@ def test_a_short_conversation_gives_back_the_room_of_a_long_one(pair):
     for long, short in ((PROMPT + random_prompt(700), PROMPT), (random_prompt(700), ASIDE)):
         session.begin(long)
         session.begin(short)
-        assert sum(array.nbytes for layer in session.target_state.lasting for array in layer.buffers()) <= small
+        assert (
+            sum(array.nbytes for layer in session.target_state.lasting for array in layer.buffers()) <= small
+        )
 
 
 @pytest.mark.exact

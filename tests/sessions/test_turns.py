@@ -1,4 +1,5 @@
-"""Turns: whatever a session went through, its next reply, its state and its drafts are those of a cold engine."""
+"""Turns: whatever a session went through, its next reply, its state and its drafts are those of a cold
+engine."""
 
 import random
 import threading
@@ -56,7 +57,8 @@ def test_what_was_read_before_is_not_read_again(pair):
 
 @pytest.mark.parametrize("rewritten", [False, True], ids=["kept", "rewritten"])
 def test_a_chat_reads_only_what_is_new(pair, rewritten):
-    """A reply that the client keeps is not read again; one that it rewrites (thinking cut out) is, and nothing before it."""
+    """A reply that the client keeps is not read again; one that it rewrites (thinking cut out) is, and
+    nothing before it."""
     engine, text, read = make_engine(*pair), [], 0
     for turn in range(4):
         prompt = text + random_prompt(11 + turn, seed=turn)
@@ -157,7 +159,12 @@ def test_however_a_reply_ends_the_next_is_that_of_a_cold_engine(pair, how, monke
     target, drafter = pair
     truth = PROMPT + make_engine(target).generate(PROMPT, max_tokens=40).tokens
     with reading(16, monkeypatch):
-        engine = make_engine(target, Scripted(drafter, truth, lambda call: 3 * call % BLOCK), tokenizer=Letters(), eos_ids=frozenset())
+        engine = make_engine(
+            target,
+            Scripted(drafter, truth, lambda call: 3 * call % BLOCK),
+            tokenizer=Letters(),
+            eos_ids=frozenset(),
+        )
         ENDINGS[how](engine)
         if engine.session.whole():
             same_as_cold(engine.session, target, drafter)
@@ -172,7 +179,9 @@ def test_load_on_one_thread_and_generate_on_others(tmp_path):
     engine, prompts = make_engine(target, drafter), [PROMPT, PROMPT + [9] * 5, PROMPT[:20] + [8] * 20, PROMPT]
     expected, replies = [says(make_engine(target, drafter), prompt).tokens for prompt in prompts], []
     for prompt in prompts:
-        worker = threading.Thread(target=lambda: (replies.append(says(engine, prompt).tokens), mx.clear_streams()))
+        worker = threading.Thread(
+            target=lambda: (replies.append(says(engine, prompt).tokens), mx.clear_streams())
+        )
         worker.start()
         worker.join()
     assert replies == expected

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 import mlx.core as mx
 from tiny import BLOCK, drafter_config, make_target, random_prompt, write_drafter
 
-from splashlite.sessions import session as sessions
 from splashlite.drafter import load_drafter
+from splashlite.sessions import session as sessions
 
 # target, then the drafter's window (0: it sees everything)
 KINDS = ["hybrid/24", "dense/0", "windowed/24", "gemma/0"]
@@ -29,7 +29,8 @@ def reading(chunk: int, monkeypatch):
 
 
 def same_as_cold(session, target, drafter):
-    """Tokens, every array of the state and the next proposal equal those of a fresh session of the same text."""
+    """Tokens, every array of the state and the next proposal equal those of a fresh session of the same text.
+    """
     assert session.whole()
     sound(session)
     cold = sessions.Session(target, drafter)
@@ -39,7 +40,9 @@ def same_as_cold(session, target, drafter):
     if drafter is not None:
         _same(session.draft_context.arrays(), cold.draft_context.arrays())
         anchor = mx.array([session.anchor], mx.uint32)
-        ours, theirs = (drafter.propose(target, anchor, each.draft_context, BLOCK - 1) for each in (session, cold))
+        ours, theirs = (
+            drafter.propose(target, anchor, each.draft_context, BLOCK - 1) for each in (session, cold)
+        )
         assert mx.array_equal(ours.tokens, theirs.tokens)
 
 
@@ -49,7 +52,8 @@ def _same(ours, theirs):
 
 
 def sound(session):
-    """Every row is held once, no two texts that go on alike are held apart, and what is live begins the live text."""
+    """Every row is held once, no two texts that go on alike are held apart, and what is live begins the live
+    text."""
     text = []
     for segment in session.leaf.path():
         assert segment.live
