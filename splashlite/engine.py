@@ -9,7 +9,7 @@ from time import perf_counter
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from splashlite import blas, kernels
+from splashlite import blas, kernels, memory
 from splashlite.decode import cost
 from splashlite.decode import width as widths
 from splashlite.decode.cost import Costs
@@ -23,7 +23,7 @@ from splashlite.pairs.check import check_match
 from splashlite.pairs.fetch import fetch
 from splashlite.pairs.resolve import Pair, read_sampling, resolve
 from splashlite.pairs.tokenizer import Tokenizer, eos_ids, load_tokenizer
-from splashlite.sessions import Session
+from splashlite.sessions import Disk, Session, Store, fingerprint
 from splashlite.target import Target, load_target
 from splashlite.target.load import activation_dtype
 from splashlite.text import TextStream, check_stop
@@ -73,6 +73,8 @@ def open_pair(
     draft_bits: int | None = None,
     dtype: str | None = None,
     context: int | None = None,
+    max_memory: int | None = None,
+    disk_bytes: int = 0,
     calibrate: str = "auto",
     progress: Callable[[str, int, int | None], None] | None = None,
 ) -> "Engine":
@@ -100,6 +102,10 @@ def open_pair(
             hidden_size=tapped.hidden_size,
             vocab_rows=tapped.vocab_rows,
         )
+    planned = memory.plan(
+        tapped, drafter, trained=_trained(config), context=_asked(config, context), max_memory=max_memory
+    )
+    mx.eval(model.parameters())
     tokenizer = load_tokenizer(target_path, config)
     sampling = pair.sampling or read_sampling(target_path)
     costs = None
@@ -107,7 +113,11 @@ def open_pair(
         files = (_sizes(target_path), _sizes(drafter_path), str(activation_dtype(model)), draft_bits, blas.found())
         costs = _costs(tapped, drafter, files, calibrate, progress)
     ends = tokenizer.eos_ids if tokenizer is not None else eos_ids(target_path, config)
-    return Engine(tapped, drafter, tokenizer, pair=pair, sampling=sampling, context=context, eos_ids=ends, costs=costs)
+    store = Store(planned.cache_bytes, Disk(fingerprint(tapped, drafter), disk_bytes) if disk_bytes else None)
+    return Engine(
+        tapped, drafter, tokenizer, pair=pair, sampling=sampling, context=planned.context, eos_ids=ends, costs=costs,
+        store=store, plan=planned,
+    )
 
 
 def _costs(target: Target, drafter, files: tuple, calibrate: str, progress) -> Costs:
@@ -148,12 +158,15 @@ class Engine:
         context: int | None = None,
         eos_ids: frozenset[int] = frozenset(),
         costs: Costs | None = None,
+        store: Store | None = None,
+        plan: memory.Plan | None = None,
     ):
         self.target, self.drafter, self.tokenizer, self.pair = target, drafter, tokenizer, pair
         self.sampling = PLAIN | (sampling or {})
-        self.context = _context(target.config, context)
+        self.context = _asked(target.config, context) or _trained(target.config)
         self.eos_ids = eos_ids
-        self.session = Session(target, drafter)
+        self.session, self.plan = Session(target, drafter, store), plan
+        self._openings = _openings(tokenizer)
         self.costs = costs
         self.survival = Survival(drafter.block_size - 1) if drafter is not None else None
         self.on_prefill: Callable[[int, int], None] = lambda done, total: None
@@ -244,7 +257,7 @@ class Engine:
         stats, began = loop.stats, perf_counter()
         try:
             mx.reset_peak_memory()
-            stats.cached_tokens = self.session.begin(ids, self._heard)
+            stats.cached_tokens = self.session.begin(ids, self._heard, self._stable(ids))
             prefilled = perf_counter()
             stats.prefill_ms = (prefilled - began) * 1000
             reason, said, step = "length", "", Step([], [], None)
@@ -281,6 +294,16 @@ class Engine:
         self.on_prefill(done, total)
         if self._stop:
             raise Stopped("the reply was stopped while the prompt was being read")
+
+    def close(self) -> None:
+        """Keep what was read on disk, where that was asked for; call it when no more prompts will come."""
+        self.session.save()
+
+    def _stable(self, ids: list[int]) -> int:
+        """How many of a prompt's tokens the next turn's begins with: the opening of the reply may be written another way then
+        (a template that cuts thinking out of earlier replies does)."""
+        opening = next((each for each in self._openings if ids[-len(each) :] == each), [])
+        return len(ids) - len(opening)
 
     def stop(self) -> None:
         """End the running reply after the cycle in progress; safe from a signal handler or another thread."""
@@ -344,13 +367,32 @@ def _quantization(model) -> str | None:
     return "/".join(f"{b}-bit" for b in bits) or None
 
 
-def _context(config: dict, wanted: int | None) -> int:
-    """The number of tokens that prompt and reply may have together."""
-    trained = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
-    if wanted is None:
-        if trained is None:
-            raise UsageError("the target's config does not say how long a text it was trained for: pass context=")
-        return trained
-    if not isinstance(wanted, int) or wanted < 2 or (trained is not None and wanted > trained):
+def _openings(tokenizer: Tokenizer | None) -> list[list[int]]:
+    """The ways in which the chat template opens a reply, in token ids, the longest first."""
+    if tokenizer is None or not getattr(tokenizer, "has_chat_template", False):
+        return []
+    found, said = [], [{"role": "user", "content": "Hi"}]
+    for kwargs in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+        try:
+            closed = tokenizer.apply_chat_template(said, add_generation_prompt=False, **kwargs)
+            opened = tokenizer.apply_chat_template(said, **kwargs)
+        except UsageError:  # this template wants more than a greeting; it will say so when it is used
+            continue
+        if opened[: len(closed)] == closed and len(opened) > len(closed):
+            found.append(opened[len(closed) :])
+    return sorted(found, key=len, reverse=True)
+
+
+def _trained(config: dict) -> int | None:
+    """How long a text the target was trained for, in tokens."""
+    return config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+
+
+def _asked(config: dict, wanted: int | None) -> int | None:
+    """The number of tokens that prompt and reply may have together, when one was asked for."""
+    trained = _trained(config)
+    if wanted is None and trained is None:
+        raise UsageError("the target's config does not say how long a text it was trained for: pass context=")
+    if wanted is not None and (not isinstance(wanted, int) or wanted < 2 or (trained is not None and wanted > trained)):
         raise UsageError(f"context is {wanted!r}: it must be a whole number from 2 to the {trained} tokens this target was trained for")
     return wanted

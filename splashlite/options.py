@@ -22,23 +22,33 @@ def half_options(function):
 LOADING = (
     click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded."),
     click.option("--context", type=click.IntRange(min=2), help="Longest prompt plus reply, in tokens."),
+    click.option("--max-memory", metavar="SIZE", help="Memory that the pair may take, such as 24GB; what does not fit is refused."),
+    click.option("--cache-disk", metavar="SIZE", help="Keep conversations' state on disk up to this size: restarts go on from it."),
     click.option("--calibrate", "calibrate", flag_value="again", help="Measure anew what a cycle costs on this machine."),
     click.option("--no-calibrate", "calibrate", flag_value="off", help="Do not measure: draft as if rows cost nothing."),
 )
 
 
 def load_options(function):
-    """Which pair, and in which form: passed on as pair, target, drafter, draft_bits, context and calibrate."""
+    """Which pair, and in which form: passed on as the keyword arguments of `load`."""
     for option in reversed(LOADING):
         function = option(function)
     return half_options(function)
 
 
-def load(pair, progress, *, target, drafter, draft_bits, context, calibrate):
+def load(pair, progress, *, target, drafter, draft_bits, context, max_memory, cache_disk, calibrate):
     """The engine that `load_options` describe; progress(label, done, total) hears of downloads and measurements."""
     import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
     from splashlite.engine import open_pair
+    from splashlite.memory import as_bytes
     from splashlite.pairs.resolve import resolve
 
-    resolved, bits = resolve(pair, target=target, drafter=drafter), int(draft_bits) if draft_bits else None
-    return open_pair(resolved, draft_bits=bits, context=context, calibrate=calibrate or "auto", progress=progress)
+    return open_pair(
+        resolve(pair, target=target, drafter=drafter),
+        draft_bits=int(draft_bits) if draft_bits else None,
+        context=context,
+        max_memory=as_bytes(max_memory) if max_memory else None,
+        disk_bytes=as_bytes(cache_disk) if cache_disk else 0,
+        calibrate=calibrate or "auto",
+        progress=progress,
+    )

@@ -92,5 +92,6 @@ def _end(aside: Screen, engine, text: str, last) -> None:
     if text and not text.endswith("\n"):
         _write("\n")
     aside.erase()
+    engine.close()
     if aside.lively:
         aside.dim(last_line(last.stats, last.finish_reason, engine.context))

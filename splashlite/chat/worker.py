@@ -38,6 +38,7 @@ class Worker:
         while (stream := self._jobs.get()) is not None:
             stream.run()
         del stream
+        engine.close()
         clear_streams()
 
 

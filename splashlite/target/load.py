@@ -32,7 +32,7 @@ def as_dtype(dtype: str | mx.Dtype | None) -> mx.Dtype | None:
 
 
 def load_target(path: Path, *, dtype: str | mx.Dtype | None = None) -> tuple[nn.Module, dict]:
-    """An mlx-lm model and its config; weights are evaluated on the calling thread.
+    """An mlx-lm model and its config; of the weights nothing is read yet: evaluate them on this thread.
 
     dtype None means float32 on a CPU, where it is the fast type, and the checkpoint's own type on a GPU (bfloat16 for a
     GGUF file, whose scales are float16). A GGUF file is dequantized on a CPU and stays packed on a GPU; a folder's
@@ -48,7 +48,6 @@ def load_target(path: Path, *, dtype: str | mx.Dtype | None = None) -> tuple[nn.
             _cast(model, wanted)
     kernels.use_quantized_rows(model)
     model.eval()
-    mx.eval(model.parameters())
     return model, config
 
 

@@ -123,7 +123,15 @@ def test_the_real_one(box, free_port):
         (box.path / "work" / name).write_text("raise SystemExit('the wrong module')\n")
     program = box.path / "bin" / "claude"
     program.write_text(f"#!{sys.executable} -IS\n" + ASK)
-    ran = box.run("agent", "claude", "--port", free_port, child="real", SPLASHLITE_CACHE=str(cache_folder()))
+    ran = box.run(
+        "agent",
+        "claude",
+        "--port",
+        free_port,
+        child="real",
+        SPLASHLITE_CACHE=str(cache_folder()),
+        HF_HUB_OFFLINE="1",
+    )
     assert ran.code == 0, ran.err
     assert '"role":"assistant"' in ran.out and "context of" in ran.err
 

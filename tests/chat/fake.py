@@ -77,6 +77,9 @@ class Engine:
         self.on_prefill = lambda done, total: None
         self._stop = False
 
+    def close(self):
+        """Nothing to keep."""
+
     def stop(self):
         self._stop = True
 
