@@ -1,18 +1,14 @@
 """`splashlite serve`."""
 
+from functools import partial
+
 import click
 
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
+from splashlite.options import load, load_options
 
 
 @click.command()
-@click.argument("pair", required=False)
-@click.option("--target", help="Another target: a repo id or a folder.")
-@click.option("--drafter", help="Another drafter: a repo id or a folder.")
-@click.option("--draft-bits", type=click.Choice(["4", "8"]), help="Quantize the drafter when it is loaded.")
-@click.option(
-    "--context", type=click.IntRange(min=2), help="The longest prompt and reply together, in tokens."
-)
+@load_options
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -41,25 +37,17 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
     envvar="SPLASHLITE_API_KEY",
     help="Ask for this key; better set SPLASHLITE_API_KEY, which no process list shows.",
 )
-def serve(pair, target, drafter, draft_bits, context, host, port, allowed_host, allowed_origin, api_key):
+def serve(pair, host, port, allowed_host, allowed_origin, api_key, **form):
     """Serve the OpenAI and Anthropic APIs and a chat page on this machine.
 
     \b
     splashlite serve
     splashlite serve incoai/Qwen3.8-27B-DFlash2 --port 8080
     """
-    from functools import partial
-
     from splashlite.server import run
 
-    halves = {
-        "target": target,
-        "drafter": drafter,
-        "draft_bits": int(draft_bits) if draft_bits else None,
-        "context": context,
-    }
-    run.serve(
-        partial(run.load, pair, **halves),
+    return run.serve(
+        partial(load, pair, **form),
         host,
         port,
         hosts=allowed_host,

@@ -16,7 +16,7 @@ from splashlite.server.worker import Worker
 
 
 def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None = None) -> None:
-    """Serve until SIGINT or SIGTERM. `load()` returns the engine, on the engine's own thread.
+    """Serve until SIGINT or SIGTERM. `load(progress)` returns the engine, on the engine's own thread.
 
     Raises UsageError for an address that is not safe or not free, SplashliteError when the model cannot be
     loaded.
@@ -25,7 +25,7 @@ def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None =
     listener = _listen(host, port)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
     logging.getLogger("splashlite.server").setLevel(logging.INFO)
-    worker = Worker(load, Model)
+    worker = Worker(lambda: load(_Progress()), Model)
     server = Server(app.build(worker, hosts=[*hosts, *_name_of(host)], origins=origins, key=key), worker.stop)
     where = listener.getsockname()
     worker.start()
@@ -40,28 +40,20 @@ def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None =
         raise _sentence(worker.failure)
 
 
-def load(pair, *, target, drafter, draft_bits, context):
-    """The engine of a pair, with its downloads told on standard error."""
-    import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
-    from splashlite.engine import open_pair
-    from splashlite.pairs.resolve import resolve
-
-    resolved = resolve(pair, target=target, drafter=drafter)
-    return open_pair(resolved, draft_bits=draft_bits, context=context, progress=_Downloads())
-
-
-class _Downloads:
-    """One line per tenth of a download."""
+class _Progress:
+    """One line per tenth of a download; amounts from a million on are bytes, others only say what is done."""
 
     def __init__(self):
         self._told = None
 
     def __call__(self, label: str, done: int, total: int | None) -> None:
-        part = (label, 10 * done // total if total else done // 2**28)
-        if part != self._told:
-            self._told = part
-            size = f"{done / 2**20:.0f} of {total / 2**20:.0f} MB" if total else f"{done / 2**20:.0f} MB"
-            print(f"{label}: {size}", file=sys.stderr)
+        size = total or done
+        part = (label, (10 * done // total if total else done // 2**28) if size >= 1_000_000 else None)
+        if part == self._told:
+            return
+        self._told = part
+        amount = f": {done / 2**20:.0f} MB" + (f" of {total / 2**20:.0f}" if total else "")
+        print(f"{label}{amount if part[1] is not None else ''}", file=sys.stderr)
 
 
 def _announce(worker: Worker, server: Server, where: tuple, key: str | None) -> None:
@@ -74,13 +66,20 @@ def _announce(worker: Worker, server: Server, where: tuple, key: str | None) -> 
     address = f"[{where[0]}]" if ":" in where[0] else where[0]
     model = worker.prepared
     needed = "asked for" if key else "none"
-    print(f"{model.name} is served at http://{address}:{where[1]} (a chat page; OpenAI's and Anthropic's APIs under /v1)")
-    print(f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {needed}; Ctrl-C ends", flush=True)
+    print(
+        f"{model.name} is served at http://{address}:{where[1]} (a chat page; OpenAI's and Anthropic's APIs under /v1)"
+    )
+    print(
+        f"drafter: {model.drafter or 'none'}; context: {model.context} tokens; key: {needed}; Ctrl-C ends",
+        flush=True,
+    )
 
 
 def _check(host: str, origins, key: str | None) -> None:
     if not _is_loopback(host) and key is None:
-        raise UsageError(f"--host {host} can be reached from elsewhere: set SPLASHLITE_API_KEY to a key of your own first")
+        raise UsageError(
+            f"--host {host} can be reached from elsewhere: set SPLASHLITE_API_KEY to a key of your own first"
+        )
     if key is not None and (len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key):
         raise UsageError("the API key must have at least 8 characters, ASCII and without spaces")
     for origin in origins:

@@ -169,6 +169,10 @@ class Worker:
             self._serve(job)
             self._current = None
             del job
+        try:
+            engine.close()  # what it keeps on disk, where it was asked to
+        except Exception as error:  # noqa: BLE001  (the log hears of it; the server ends all the same)
+            record(error)
         _clear_streams()
 
     def _next(self) -> Job | None:

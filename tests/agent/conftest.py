@@ -1,7 +1,9 @@
 """The command in a process of its own, with stand-in programs on PATH and an empty home."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,11 +61,13 @@ def box(tmp_path):
         "TERM": "xterm",
     }
 
+    processes = []
+
     def command(arguments, child=HERE / "standin.py"):
         return [sys.executable, "-P", "-c", COMMAND, str(child), *map(str, arguments)]
 
     def start(*arguments, child=HERE / "standin.py", **environment):
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command(arguments, child),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -73,6 +77,8 @@ def box(tmp_path):
             env=base | environment,
             start_new_session=True,
         )
+        processes.append(process)
+        return process
 
     def run(*arguments, **options):
         process = start(*arguments, **options)
@@ -89,7 +95,7 @@ def box(tmp_path):
     def tree():
         return sorted(str(path) for name in ("home", "work") for path in (tmp_path / name).rglob("*"))
 
-    return SimpleNamespace(
+    yield SimpleNamespace(
         run=run,
         start=start,
         command=command,
@@ -99,6 +105,9 @@ def box(tmp_path):
         tree=tree,
         path=tmp_path,
     )
+    for process in processes:  # what a failed test left behind
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:

@@ -196,8 +196,8 @@ def test_a_terminals_ctrl_c_and_size_reach_the_program_once(box, standin):
     terminal.sendintr()
     os.kill(terminal.pid, signal.SIGTERM)
     terminal.expect(pexpect.EOF)
-    terminal.close()
-    assert terminal.exitstatus == 9
+    terminal.wait()
+    assert (terminal.exitstatus, terminal.signalstatus) == (9, None)
     assert box.lines().count("SIGINT") == 2
 
 

@@ -63,10 +63,14 @@ class Engine:
         self.sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
         self.session, self.on_prefill = Session(), lambda done, total: None
         self.say, self.cut, self.pause_s, self.chunk = say, cut, pause_s, chunk
+        self.closed = False
         self.steps, self.order, self.options = 0, [], None
 
     def describe(self):
         return {"target": "scripted", "drafter": None, "block_size": 8}
+
+    def close(self):
+        self.closed = True
 
     def stream(self, prompt, **options):
         self.options = options

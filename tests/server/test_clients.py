@@ -301,6 +301,7 @@ def test_an_overlong_prompt_is_refused_in_the_words_that_agents_know(real):
 def test_metrics_and_status_tell_what_happened(real):
     import urllib.request
 
+    real.openai.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=2)
     status = json.load(urllib.request.urlopen(f"{real.url}/status"))
     assert (
         status["model"] == MODEL

@@ -379,6 +379,7 @@ def test_stopping_ends_a_running_stream_with_an_error_and_a_waiting_one_too():
         until(lambda: engine.steps > 3 and server.worker.waiting == 1)
     for connection in connections:
         assert b"shutting down" in wire.answer(connection).body
+    assert engine.closed
 
 
 def test_thinking_is_switched_budgeted_and_told(serve):
