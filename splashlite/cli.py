@@ -8,9 +8,12 @@ from pathlib import Path
 
 import click
 
+from splashlite.agent.command import agent, env
 from splashlite.chat.settings import SETTINGS, Setting
 from splashlite.errors import SplashliteError, UsageError
+from splashlite.evaluate.command import bench
 from splashlite.options import half_options, load, load_options, names_of_pairs
+from splashlite.server.command import serve
 from splashlite.version import __version__
 
 
@@ -47,13 +50,17 @@ def reply_options(function):
     return gathered
 
 
+def debug_option() -> click.Option:
+    """What every command takes; `run` looks for it."""
+    return click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks.")
+
+
 class Command(click.Command):
     """A command that also takes --debug."""
 
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
-        debug = click.Option(["--debug"], is_flag=True, expose_value=False, help="Show tracebacks.")
-        self.params.append(debug)
+        self.params.append(debug_option())
 
 
 class Group(click.Group):
@@ -196,6 +203,11 @@ def doctor(pair, port, as_json, **halves):
     resolved = resolve(pair, target=halves["target"], drafter=halves["drafter"])
     halves["calibrate"] = halves["calibrate"] or "again"
     return report.doctor(resolved, partial(load, pair, None, **halves), as_json=as_json, port=port)
+
+
+for command in (serve, bench, agent, env):
+    command.params.append(debug_option())
+    splashlite.add_command(command)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from splashlite.decode.stats import Stats
 from splashlite.errors import UsageError
 from splashlite.evaluate.agree import Parting, parting
-from splashlite.sessions import Session
+from splashlite.sessions import Session, Store
 
 PLAIN, ADAPTIVE = "plain", "adaptive"
 GREEDY, DEFAULT = "greedy", "default sampling"
@@ -105,8 +105,9 @@ class Bench:
         return first, measured
 
     def _first_token(self, kind: str, ids: list[int]) -> FirstToken:
-        self.engine.session = Session(self.engine.target, self.engine.drafter)
-        times = []
+        engine = self.engine
+        empty = Store(engine.session.store.limit_bytes)  # of the same size, and without a disk
+        engine.session, times = Session(engine.target, engine.drafter, empty), []
         for state in ("cold", "warm"):
             self.heard(f"{kind}, first token, {state}")
             times.append(self._reply(ids, FIRST, {"temperature": 0}).stats.ttft_ms)

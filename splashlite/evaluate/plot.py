@@ -33,9 +33,8 @@ def draw(result: dict, path: Path) -> None:
     _costs(costs, result["costs"], chosen_width(mode))
     _speed(speed, result["modes"])
     busy = " (the machine was busy)" if result["load"]["busy"] else ""
-    figure.suptitle(
-        f"{result['facts']['target']}, MLX {result['facts']['mlx']}, {result['facts']['device']}{busy}"
-    )
+    facts = result["facts"]
+    figure.suptitle(f"{facts['name']}, MLX {facts['mlx']}, {facts['device']}{busy}")
     figure.savefig(path)
 
 

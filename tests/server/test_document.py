@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 from scripted import CALLS, Engine, serving
-from splashlite.server import chat, completions, messages, responses
 from wire import CHAT, get, post, raw
+
+from splashlite.server import chat, completions, messages, responses
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "api.md"
 REQUESTS = {
@@ -33,11 +34,18 @@ def test_every_endpoint_that_is_listed_exists_and_no_other(port):
     assert len(listed) > 12
     for path in listed:
         found = [get(port, path), post(port, CHAT, path=path)]
-        assert any(answer.status != 405 and b"there is nothing at" not in answer.body for answer in found), path
+        assert any(answer.status != 405 and b"there is nothing at" not in answer.body for answer in found), (
+            path
+        )
 
 
 def test_every_field_in_the_table_is_one_of_its_request(port):
-    rows = DOCUMENT.read_text().split("| | chat | completions | responses | messages |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = (
+        DOCUMENT.read_text()
+        .split("| | chat | completions | responses | messages |")[1]
+        .split("\n\n")[0]
+        .splitlines()[2:]
+    )
     checked = 0
     for row in rows:
         first, *cells = [cell.strip() for cell in row.strip("|").split("|")]

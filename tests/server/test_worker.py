@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import wire
-from scripted import CALLS, Engine
+from scripted import Engine
 from wire import CHAT, get, post
 
 from splashlite.engine import Stopped
@@ -173,7 +173,9 @@ def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch):
             others = [pool.submit(post, server.port, short) for _ in range(2)]
             assert [other.result().json["choices"][0]["message"] for other in others] == [alone[1]] * 2
             reply = read.result().json
-        assert reply["choices"][0]["message"] == alone[0] and ended[-1] > 1000 and len(ended) == 3
+        until(lambda: len(ended) == 3)
+        assert [length > 1000 for length in ended] == [False, False, True]
+        assert reply["choices"][0]["message"] == alone[0]
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
         again = post(server.port, long).json["usage"]
         assert again["prompt_tokens_details"]["cached_tokens"] == again["prompt_tokens"] - 1
@@ -380,95 +382,6 @@ def test_stopping_ends_a_running_stream_with_an_error_and_a_waiting_one_too():
     for connection in connections:
         assert b"shutting down" in wire.answer(connection).body
     assert engine.closed
-
-
-def test_thinking_is_switched_budgeted_and_told(serve):
-    engine = Engine("I wonder.\n</think>\n\nYes.", template=CALLS)
-    found = serve(engine)
-    options = {"model": "scripted", "messages": CHAT["messages"]}
-    reply = found.openai.chat.completions.create(**options)
-    assert (reply.choices[0].message.content, reply.choices[0].message.model_extra["reasoning_content"]) == (
-        "Yes.",
-        "I wonder.",
-    )
-    assert 9 <= reply.usage.completion_tokens_details.reasoning_tokens <= 20
-    found.openai.chat.completions.create(**options, reasoning_effort="none")
-    assert "<think>\n\n</think>" in engine.order[-1]
-    found.openai.chat.completions.create(
-        **options, extra_body={"chat_template_kwargs": {"enable_thinking": False}}
-    )
-    assert "<think>\n\n</think>" in engine.order[-1]
-    message = found.anthropic.messages.create(
-        **options, max_tokens=99, thinking={"type": "enabled", "budget_tokens": 50}
-    )
-    assert [block.type for block in message.content] == ["thinking", "text"] and engine.options[
-        "constraint"
-    ] is not None
-    turns = [
-        *CHAT["messages"],
-        {"role": "assistant", "content": [b.model_dump() for b in message.content]},
-        {"role": "user", "content": "More"},
-    ]
-    found.anthropic.messages.create(
-        model="scripted", max_tokens=99, messages=turns, thinking={"type": "disabled"}
-    )
-    assert "Yes." in engine.order[-1] and engine.order[-1].endswith("</think>\n\n")
-    for item in (
-        found.openai.responses.create(
-            model="scripted", input="x", include=["reasoning.encrypted_content"]
-        ).output,
-    ):
-        assert [each.type for each in item] == ["reasoning", "message"] and item[0].content[
-            0
-        ].text == "I wonder."
-        found.openai.responses.create(
-            model="scripted",
-            input=[each.model_dump(exclude_none=True) for each in item] + [{"role": "user", "content": "x"}],
-        )
-
-
-@pytest.mark.parametrize(
-    "content", [None, "", [], [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]]
-)
-def test_every_kind_of_content_renders_as_its_text(serve, content):
-    engine = Engine("x", template=CALLS)
-    server = serve(engine).server
-    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"q": "\u00e9"}'}}
-    turn = {"role": "assistant", "content": content, "tool_calls": [call]}
-    result = {"role": "tool", "tool_call_id": "c", "content": [{"type": "text", "text": "found"}]}
-    assert post(server.port, chat("Hi") | {"messages": [*CHAT["messages"], turn, result]}).status == 200
-    seen = engine.order[-1]
-    assert (
-        "None" not in seen
-        and "[{" not in seen
-        and '{"q": "\u00e9"}' in seen
-        and ("ab" in seen) == bool(content)
-    )
-    for bad in ("{", "[1]", '"x"', "nul"):
-        call["function"]["arguments"] = bad
-        answer = post(server.port, chat("Hi") | {"messages": [*CHAT["messages"], turn, result]})
-        assert answer.status == 400 and "arguments" in answer.error["message"]
-
-
-def test_a_template_that_never_ends_is_stopped(serve, monkeypatch):
-    from splashlite.server import template
-
-    monkeypatch.setattr(template, "RENDER_S", 0.3)
-    loops = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"
-    server = serve(Engine("x", template=loops)).server
-    answer = post(server.port, CHAT)
-    assert answer.status == 400 and "template ran longer" in answer.error["message"]
-    assert post(server.port, {"prompt": "Hi"}, path="/v1/completions").status == 200
-
-
-def test_a_template_cannot_reach_out(serve):
-    for source in (
-        "{{ ''.__class__.__mro__ }}",
-        "{% include '/etc/passwd' %}",
-        "{{ raise_exception('no') }}",
-    ):
-        answer = post(serve(Engine("x", template=source)).server.port, CHAT)
-        assert answer.status in (200, 400) and b"<class" not in answer.body and b"root:" not in answer.body
 
 
 @pytest.mark.slow
