@@ -36,11 +36,11 @@ def run(options, half: str) -> tuple[int, int, int]:
 
 
 def measure(options) -> tuple[int, int, int]:
-    import mlx.core as mx
-    from mlx_lm.generate import generate_step
-
-    import splashlite
+    import splashlite  # first: it loads the BLAS
     from splashlite.engine import model_bytes
+
+    import mlx.core as mx  # isort: skip
+    from mlx_lm.generate import generate_step  # isort: skip
 
     engine = splashlite.load(options.pair)
     prompt = engine.encode([{"role": "user", "content": "Describe a rainy morning in an old town."}])
