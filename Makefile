@@ -17,6 +17,7 @@ test: $(VENV)/.ready-test
 
 $(VENV)/.ready: pyproject.toml
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=24.1'
 	$(BIN)/python -m pip install --quiet --editable .
 	touch $@
 

@@ -1,6 +1,6 @@
 """Does a cycle cost what its parts cost? Measured speed-up at every fixed width against tau x T(plain) / (T(draft) + T(verify)).
 
-    python benchmarks/cycle.py [--pair NAME] [--tokens 48] [--rounds 3] [--json]
+    python benchmarks/cycle.py [--pair NAME] [--tokens 48] [--rounds 3] [--widths 2 6] [--json]
 
 Plain decoding and every width run interleaved in one process; figures are medians over rounds of ratios within a round.
 T(draft) and T(verify) come from the same replies run once more with timing on, which adds synchronisations; `own` is
@@ -27,12 +27,13 @@ def main() -> None:
     parser.add_argument("--pair", default=None)
     parser.add_argument("--tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--widths", type=int, nargs="+", help="only these; all of them by default")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
 
     engine = splashlite.load(options.pair)
     prompts = [engine.encode([{"role": "user", "content": prompt}]) for prompt in PROMPTS]
-    widths = range(2, engine.drafter.block_size + 1)
+    widths = options.widths or range(2, engine.drafter.block_size + 1)
     measured = {width: [] for width in widths}
     predicted = {width: [] for width in widths}
     own, tau, before = [], {}, os.getloadavg()[0]

@@ -23,7 +23,7 @@ def test_greedy_text_is_the_same_with_the_drafter(engine, kind, record_property)
     tokens = cycles = parted = 0
     for question in PROMPTS[kind]:
         ids = engine.encode([{"role": "user", "content": question}])
-        drafted = engine.generate(ids, max_tokens=32, temperature=0)
+        drafted = engine.generate(ids, max_tokens=32, temperature=0, width=engine.drafter.block_size)
         plain = engine.generate(ids, max_tokens=32, temperature=0, speculative=False)
         assert drafted.stats.speculation == "on" and drafted.stats.cycles > 0
         where = parting(engine.target, ids, drafted.tokens, plain.tokens)
