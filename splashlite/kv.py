@@ -67,6 +67,10 @@ class TemporalRows:
         assert self.can_return(length), (length, self.first, self.end)
         self.end = length
 
+    def select(self, rows: mx.array) -> None:
+        if self.keys is not None:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
     def arrays(self) -> list[mx.array]:
         """The committed rows that a query at `end` sees; empty when there are none."""
         if self.keys is None or self.end == self.first:

@@ -142,6 +142,16 @@ def project(stack: Stack, rows: mx.array) -> mx.array:
     return stack.backbone.embed_tokens.as_linear(rows) if stack.head is None else stack.head(rows)
 
 
+def project_onto(stack: Stack, rows: mx.array, columns: mx.array) -> mx.array:
+    """`project` for some ids [c] of the vocabulary: [B, L, H] -> [B, L, c]."""
+    head = stack.head or stack.backbone.embed_tokens
+    weight = head.weight[columns]
+    if "scales" in head:
+        biases = head.biases[columns] if "biases" in head else None
+        weight = mx.dequantize(weight, head.scales[columns], biases, head.group_size, head.bits, head.mode)
+    return rows @ weight.T
+
+
 def softcap(logits: mx.array, multiplier: float | None, cap: float | None) -> mx.array:
     """logits x multiplier, then cap x tanh(logits / cap) where a cap is set."""
     if multiplier not in (None, 1.0):

@@ -46,6 +46,10 @@ class AttentionRows(KVCache):
         assert 0 <= begin <= end <= self.committed, (begin, end, self.committed)
         return [mx.contiguous(array[..., begin:end, :]) for array in self.buffers()]
 
+    def select(self, rows: mx.array) -> None:
+        if self.keys is not None:
+            self.keys, self.values = self.keys[rows], self.values[rows]
+
     def arrays(self) -> list[mx.array]:
         """The committed rows, [B, Hkv, L, D] each."""
         if self.keys is None or self.committed == 0:
@@ -164,6 +168,10 @@ class RecurrentRows:
         self.committed, (self.state, self.conv) = saved
         self.offset, self.tape, self.accepted = self.committed, None, 0
 
+    def select(self, rows: mx.array) -> None:
+        if self.committed:
+            self.state, self.conv = self.settled()[rows], self.conv[rows]
+
     def arrays(self) -> list[mx.array]:
         return [] if self.committed == 0 else [self.settled(), self.conv]
 
@@ -205,6 +213,11 @@ class TargetState:
     def arrays(self) -> list[mx.array]:
         """Every array that the committed state consists of, layer by layer: what two equal states share bit for bit."""
         return [array for layer in self.layers for array in layer.arrays()]
+
+    def select(self, rows: mx.array) -> None:
+        """Go on with these texts [b] of a batch, and without the others."""
+        for layer in self.layers:
+            layer.select(rows)
 
     def settle(self) -> None:
         """Evaluate everything on this thread, so that another thread can go on."""

@@ -56,17 +56,34 @@ class Target:
             multiplier, cap = self.stack.output_multiplier, self.stack.final_logit_softcapping
         return families.softcap(families.project(self.stack, rows), multiplier, cap)
 
+    def head_columns(
+        self, rows: mx.array, columns: mx.array, multiplier: float | None = None, cap: float | None = None
+    ) -> mx.array:
+        """`head` for some ids [c] of the vocabulary: [B, L, H] -> [B, L, c]."""
+        if multiplier is None and cap is None:
+            multiplier, cap = self.stack.output_multiplier, self.stack.final_logit_softcapping
+        return families.softcap(families.project_onto(self.stack, rows, columns), multiplier, cap)
+
     def prefill(self, state: TargetState, ids: mx.array) -> mx.array | None:
         """Commit ids [1, R] without computing a single logit; returns their features [1, R, taps x H] (None without taps)."""
-        _, features = self._run(state, ids, commit=True)
-        for layer in state.layers:
-            layer.commit(layer.offset - layer.committed)
-        return features
+        return self._commit_all(state, ids)[1]
+
+    def read(self, state: TargetState, ids: mx.array) -> tuple[mx.array, mx.array | None]:
+        """Commit a batch of equally long texts, ids [B, R]: their rows after the final norm [B, R, H], of which `head`
+        makes logits, and their features [B, R, taps x H] (None without taps)."""
+        x, features = self._commit_all(state, ids)
+        return self.stack.backbone.norm(x), features
 
     def verify(self, state: TargetState, ids: mx.array) -> Seen:
         """Run ids [1, R] behind the committed text and leave it committed as it was; `state.commit(n)` keeps n rows."""
         rows, features = self._run(state, ids, commit=False)
         return Seen(self.head(self.stack.backbone.norm(rows))[0], features)
+
+    def _commit_all(self, state: TargetState, ids: mx.array) -> tuple[mx.array, mx.array | None]:
+        x, features = self._run(state, ids, commit=True)
+        for layer in state.layers:
+            layer.commit(layer.offset - layer.committed)
+        return x, features
 
     def _run(self, state: TargetState, ids: mx.array, *, commit: bool) -> tuple[mx.array, mx.array | None]:
         x, tapped = families.first_input(self.stack, ids), {}

@@ -1,0 +1,113 @@
+"""`splashlite train`."""
+
+from pathlib import Path
+
+import click
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path)
+
+
+class Layers(click.ParamType):
+    """Comma-separated layer numbers."""
+
+    name = "layers"
+
+    def convert(self, value, param, ctx):
+        if not isinstance(value, str):
+            return value
+        try:
+            return tuple(int(each) for each in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of layer numbers such as 1,7,14", param, ctx)
+
+
+@click.group()
+def train():
+    """Train a drafter for a target of your own.
+
+    \b
+    splashlite train data answers --target ./my-model
+    splashlite train drafter my-drafter --target ./my-model --data answers
+    splashlite chat ./my-drafter --target ./my-model
+    """
+
+
+@train.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
+@click.option("--prompts", multiple=True, type=FILE, help="JSON lines with messages or text; may be repeated.  [default: built-in questions]")
+@click.option("--tokens", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Answer tokens to make of built-in questions.")
+@click.option("--limit", type=click.IntRange(min=8), default=256, show_default=True, help="Longest answer, in tokens.")
+@click.option("--sampled", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Share of answers that are drawn; the others are greedy.")
+@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=0.8, show_default=True, help="Of the drawn answers.")
+@click.option("--taps", type=Layers(), help="Target layers that the drafter will read, such as 1,7,14.  [default: five, evenly spread]")
+@click.option("--features", type=click.Choice(["keep", "recompute"]), default="keep", show_default=True, help="Keep the features on disk, or compute them in training.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+def data(folder, target, prompts, **options):
+    """Let the target answer prompts, into FOLDER; the same command goes on where it was interrupted.
+
+    \b
+    splashlite train data answers --tokens 2000000
+    splashlite train data answers --target ./my-model --prompts questions.jsonl
+    """
+    from splashlite.train import run
+
+    run.data(folder, target, list(prompts), **options)
+
+
+@train.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--data", "corpora", multiple=True, required=True, type=FOLDER, help="What `train data` made; may be repeated.")
+@click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
+@click.option("--from", "begin", type=FOLDER, help="Train this drafter further.  [default: a new one]")
+@click.option("--kind", type=click.Choice(["dflash2", "dflash"]), default="dflash2", show_default=True, help="Of a new drafter.")
+@click.option("--layers", type=click.IntRange(min=1), default=3, show_default=True, help="Of a new drafter.")
+@click.option("--block", type=click.IntRange(min=2), default=8, show_default=True, help="Rows of a new drafter's block: the anchor and the drafts.")
+@click.option("--rank", type=click.IntRange(min=1), default=64, show_default=True, help="Of a new drafter's selector.")
+@click.option("--window", type=click.IntRange(min=2), help="Of a new drafter's sliding attention.  [default: full attention]")
+@click.option("--mask-id", type=click.IntRange(min=0), help="The token that stands for what is to be drafted.  [default: one no text holds]")
+@click.option("--copy", "copied", type=Layers(), help="Target layers that a new drafter's begin as.  [default: some of the target's second half, where they fit]")
+@click.option("--random", "fresh", is_flag=True, help="Begin with random layers.")
+@click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True)
+@click.option("--texts", type=click.IntRange(min=1), default=8, show_default=True, help="In a batch.")
+@click.option("--anchors", type=click.IntRange(min=1), default=32, show_default=True, help="Blocks in each text.")
+@click.option("--accumulate", type=click.IntRange(min=1), default=1, show_default=True, help="Batches of one step.")
+@click.option("--longest", type=click.IntRange(min=16), default=3072, show_default=True, help="Tokens of a text; what is beyond is left out.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), default=6e-4, show_default=True, help="Learning rate after the warm-up.")
+@click.option("--gamma", type=click.FloatRange(0, min_open=True), help="How slowly the weight falls with the position.  [default: by block size]")
+@click.option("--soft", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Share of the target's own distribution in a label; the true token has the rest.")
+@click.option("--selector", type=click.FloatRange(0), default=1.0, show_default=True, help="Weight of the selector's loss.")
+@click.option("--columns", type=click.IntRange(min=256), help="Vocabulary entries that a row is trained to choose among, changing with every batch.  [default: all]")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="Of the forward pass.  [default: bfloat16 on a GPU, float32 elsewhere]")
+@click.option("--check", type=click.IntRange(min=1), default=100, show_default=True, help="Steps between two evaluations, each with a checkpoint.")
+@click.option("--examined", type=click.IntRange(min=1), default=24, show_default=True, help="Held-out answers in an evaluation.")
+@click.option("--held-out", type=click.IntRange(min=2), default=32, show_default=True, help="One answer in so many is kept from training.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--resume", is_flag=True, help="Go on with an interrupted run in FOLDER.")
+@click.option("--plot", type=FILE, help="Draw the run into this file (needs splashlite[plot]).")
+def drafter(folder, target, **options):
+    """Train a drafter into FOLDER, which `splashlite chat FOLDER --target ...` then runs.
+
+    \b
+    splashlite train drafter my-drafter --data answers
+    splashlite train drafter longer --data long-answers --from my-drafter --rate 1e-4
+    """
+    from splashlite.train import run
+
+    run.drafter(folder, target, **options)
+
+
+@train.command()
+@click.argument("file", type=FILE)
+@click.argument("runs", type=FOLDER, nargs=-1, required=True)
+def plot(file, runs):
+    """Draw one or more runs, side by side, into FILE.
+
+    \b
+    splashlite train plot runs.png my-dflash2 my-dflash
+    """
+    from splashlite.train import plot as picture
+
+    picture.check(file)
+    picture.draw({folder.name: picture.history(folder) for folder in runs}, file)

@@ -1,0 +1,164 @@
+"""Answers of one target on disk: tokens, the target's own distribution over them, and its features.
+
+A folder with corpus.json and shards in safetensors, each written whole and then renamed. bfloat16 features are kept as
+their 16 bits, since NumPy has no such type.
+"""
+
+import json
+import os
+from bisect import bisect_right
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.pairs.weights import read_json
+
+
+@dataclass(frozen=True)
+class About:
+    """What a corpus was made from; two commands that differ here cannot share a folder."""
+
+    target: str
+    fingerprint: str  # of the target's files
+    num_layers: int
+    hidden_size: int
+    vocab_rows: int
+    taps: tuple[int, ...]
+    top: int  # entries of the target's distribution that are kept
+    features: bool  # whether they are kept, or computed when they are needed
+    prompts: str
+    seed: int
+    limit: int  # longest answer, in tokens
+    sampled: float  # share of answers that are drawn and not greedy
+    temperature: float
+
+
+@dataclass(frozen=True)
+class Sequence:
+    """One prompt with its answer, of L tokens together; A is how many of them are the answer's."""
+
+    tokens: np.ndarray  # [L] uint32
+    prompt_length: int
+    temperature: float
+    top_ids: np.ndarray = field(repr=False)  # [A, top] uint32: row i judges token prompt_length + i
+    top_logits: np.ndarray = field(repr=False)  # [A, top] float16, under the best one's
+    features: np.ndarray | None = field(repr=False)  # [L - 1, taps x H] bfloat16 bits
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class Corpus:
+    """The sequences of a folder, read one at a time. Raises SplashliteError for a damaged or foreign folder."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+        try:
+            stated = read_json(self.folder / "corpus.json")
+            self.about = About(**stated | {"taps": tuple(stated["taps"])})
+        except (TypeError, KeyError) as problem:
+            raise SplashliteError(f"{self.folder}/corpus.json is of another version ({problem}): make the data again") from None
+        self._files, self._tables, self._starts = [], [], [0]
+        for file in sorted(self.folder.glob("shard-*.safetensors")):
+            opened = _open(file)
+            table = {name: opened.get_tensor(name) for name in ("lengths", "prompt_lengths", "temperatures")}
+            self._files.append(opened)
+            self._tables.append(table | {name: _offsets(table, name) for name in ("tokens", "answers", "rows")})
+            self._starts.append(self._starts[-1] + len(table["lengths"]))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @property
+    def shards(self) -> int:
+        return len(self._files)
+
+    @property
+    def answer_tokens(self) -> int:
+        return sum(int(table["answers"][-1]) for table in self._tables)
+
+    def prompt_lengths(self) -> list[int]:
+        """Tokens of each sequence before its answer."""
+        return [int(length) for table in self._tables for length in table["prompt_lengths"]]
+
+    def __getitem__(self, index: int) -> Sequence:
+        shard = bisect_right(self._starts, index) - 1
+        file, table, row = self._files[shard], self._tables[shard], index - self._starts[shard]
+
+        def part(name, offsets):
+            return file.get_slice(name)[int(offsets[row]) : int(offsets[row + 1])]
+
+        return Sequence(
+            part("tokens", table["tokens"]),
+            int(table["prompt_lengths"][row]),
+            float(table["temperatures"][row]),
+            part("top_ids", table["answers"]),
+            part("top_logits", table["answers"]),
+            part("features", table["rows"]) if self.about.features else None,
+        )
+
+
+def begin(folder: Path, about: About) -> Corpus:
+    """The corpus in a folder that may be new. Raises UsageError when it holds one that was made otherwise."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "corpus.json"
+    if not path.exists():
+        _replace(path, json.dumps(asdict(about), indent=1).encode())
+    corpus = Corpus(folder)
+    for key, wanted in asdict(about).items():
+        found = getattr(corpus.about, key)
+        if found != wanted:
+            raise UsageError(f"{folder} holds data with {key} {found}, not {wanted}: name another folder, or ask for the same")
+    return corpus
+
+
+def write_shard(folder: Path, number: int, sequences: list[Sequence]) -> None:
+    arrays = {
+        "tokens": np.concatenate([each.tokens for each in sequences]),
+        "lengths": np.array([len(each) for each in sequences], np.int32),
+        "prompt_lengths": np.array([each.prompt_length for each in sequences], np.int32),
+        "temperatures": np.array([each.temperature for each in sequences], np.float32),
+        "top_ids": np.concatenate([each.top_ids for each in sequences]),
+        "top_logits": np.concatenate([each.top_logits for each in sequences]),
+    }
+    if sequences[0].features is not None:
+        arrays["features"] = np.concatenate([each.features for each in sequences])
+    path = folder / f"shard-{number:05d}.safetensors"
+    save_file(arrays, path.with_suffix(".part"))
+    os.replace(path.with_suffix(".part"), path)
+
+
+def bits(features: mx.array) -> np.ndarray:
+    """bfloat16 bits of an array of any floating type."""
+    return np.array(features.astype(mx.bfloat16).view(mx.uint16))
+
+
+def values(features: np.ndarray) -> mx.array:
+    """The bfloat16 array that `bits` made."""
+    return mx.array(features).view(mx.bfloat16)
+
+
+def _offsets(table: dict, name: str) -> np.ndarray:
+    counts = {
+        "tokens": table["lengths"],
+        "answers": table["lengths"] - table["prompt_lengths"],
+        "rows": table["lengths"] - 1,
+    }[name]
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
+def _open(file: Path):
+    try:
+        return safe_open(str(file), framework="numpy")
+    except (SafetensorError, OSError) as problem:
+        raise SplashliteError(f"{file} is damaged ({problem}): delete it, and make the data again") from None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    path.with_suffix(".part").write_bytes(content)
+    os.replace(path.with_suffix(".part"), path)

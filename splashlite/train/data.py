@@ -1,0 +1,116 @@
+"""`splashlite train data`: a corpus of the target's own answers, made shard by shard."""
+
+import hashlib
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.target import Target
+from splashlite.train import answers, prompts
+from splashlite.train.corpus import About, Corpus, begin, write_shard
+from splashlite.train.prompts import Prompt
+
+SHARD, BATCH = 256, 128  # prompts in a file; prompts that are answered together
+
+
+def make(
+    folder: Path,
+    target: Target,
+    tokenizer,
+    about: About,
+    files: list[Path],
+    *,
+    tokens: int | None,
+    progress: Callable[[int, int | None], None] = lambda done, total: None,
+) -> Corpus:
+    """Answer prompts until the corpus holds `tokens` answer tokens, or until the files' prompts are at an end.
+
+    progress(done, total) hears of answer tokens. What an earlier call left whole is kept and gone on from, and the result
+    is the same as without the interruption. Raises UsageError for files without prompts, SplashliteError for a full disk.
+    """
+    corpus = begin(folder, about)
+    source = prompts.from_files(files, tokenizer) if files else prompts.built_in(tokenizer, about.seed)
+    done, number = corpus.answer_tokens, corpus.shards
+    remaining = itertools.islice(enumerate(source), SHARD * number, None)
+    while tokens is None or done < tokens:
+        progress(done, tokens)
+        chunk = list(itertools.islice(remaining, SHARD))
+        if not chunk:
+            break
+        _need_room(folder, about, chunk)
+        sequences = []
+        for batch in _batches(chunk):
+            sequences += _answer(target, batch, about, tokenizer.eos_ids)
+            progress(done + sum(len(each.top_ids) for each in sequences), tokens)
+        write_shard(folder, number, [each for each in sequences if len(each.top_ids)])
+        done, number = done + sum(len(each.top_ids) for each in sequences), number + 1
+    progress(done, tokens)
+    if not number:
+        raise UsageError(f"{', '.join(map(str, files))}: there is no prompt in it")
+    return Corpus(folder)
+
+
+def fingerprint(path: Path) -> str:
+    """Of a target's files: their names, sizes and contents' ends, so that it is quick on a large model."""
+    digest = hashlib.sha256()
+    for file in sorted(path.glob("*.safetensors")) if path.is_dir() else [path]:
+        size = file.stat().st_size
+        with file.open("rb") as content:
+            digest.update(f"{file.name} {size}".encode() + content.read(1 << 16))
+            content.seek(max(0, size - (1 << 20)))
+            digest.update(content.read())
+    return digest.hexdigest()[:16]
+
+
+def even_taps(num_layers: int, count: int) -> tuple[int, ...]:
+    """Layers spread from the second to the third last, as in the published drafters."""
+    return tuple(int(layer) for layer in np.linspace(1, num_layers - 3, count))
+
+
+def _batches(chunk: list[tuple[int, Prompt]]) -> Iterator[list[tuple[int, Prompt]]]:
+    """By length, so that a batch starts as late as it can; prompts that bring their answer one by one."""
+    given = [each for each in chunk if each[1].answer is not None]
+    yield from ([each] for each in given)
+    asked = sorted((each for each in chunk if each[1].answer is None), key=lambda each: (len(each[1].ids), each[0]))
+    yield from (asked[begin : begin + BATCH] for begin in range(0, len(asked), BATCH))
+
+
+
+
+def _answer(target: Target, batch, about: About, ends):
+    if batch[0][1].answer is not None:
+        return [answers.read(target, batch[0][1], top=about.top, features=about.features)]
+    numbers = [number for number, _ in batch]
+    result = answers.generate(
+        target,
+        [prompt for _, prompt in batch],
+        [about.temperature if _is_sampled(about, number) else 0.0 for number in numbers],
+        numbers,
+        seed=about.seed,
+        limit=about.limit,
+        ends=ends,
+        top=about.top,
+        features=about.features,
+    )
+    mx.clear_cache()
+    return result
+
+
+def _is_sampled(about: About, number: int) -> bool:
+    return np.random.default_rng([about.seed, number]).random() < about.sampled
+
+
+def _need_room(folder: Path, about: About, chunk: list) -> None:
+    row = about.top * 6 + 4 + (2 * len(about.taps) * about.hidden_size if about.features else 0)
+    needed = row * sum(len(prompt.ids) + len(prompt.answer or ()) + about.limit for _, prompt in chunk)
+    free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise SplashliteError(
+            f"{folder} has room for {free / 1e9:.1f} GB, and the next part may take {needed / 1e9:.1f} GB: free some disk "
+            "(what is done is kept), or use --features recompute"
+        )

@@ -1,0 +1,162 @@
+"""The training loop: AdamW over blocks, checkpoints that resume exactly, and the best drafter by simulated decoding."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import perf_counter
+
+import mlx.core as mx
+import mlx.optimizers as optim
+import numpy as np
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
+
+from splashlite.drafter.dflash import Backbone
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.pairs.weights import read_json
+from splashlite.target import Target
+from splashlite.train.batches import Mixture, Recipe, batch
+from splashlite.train.objective import Blocks, Objective, losses
+from splashlite.train.simulate import Acceptance, simulate
+
+LOG, STATE, WHAT, BEST = "log.jsonl", "state.safetensors", "run.json", "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run goes; everything that two runs must share to be the same run."""
+
+    recipe: Recipe
+    objective: Objective
+    steps: int
+    rate: float
+    warmup: float  # share of the steps
+    least: float  # share of the rate at the end
+    decay: float  # AdamW's weight decay
+    clip: float  # largest norm of a step's gradient
+    accumulate: int  # batches of one step
+    dtype: str  # in which the forward pass computes; weights and optimiser are float32
+    check: int  # steps between two evaluations, each with a checkpoint
+    examined: int  # held-out greedy answers in an evaluation
+
+
+class Run:
+    """One run in its folder: run.json says what it is, log.jsonl what happened, *.safetensors where it stands."""
+
+    def __init__(self, folder: Path, plan: Plan, drafter: Backbone, target: Target, mixture: Mixture):
+        self.folder, self.plan, self.drafter, self.target, self.mixture = folder, plan, drafter, target, mixture
+        self.step, self.longest = 0, 0.0
+        self.optimizer = optim.AdamW(schedule(plan), betas=[0.9, 0.95], weight_decay=plan.decay)
+        self.optimizer.init(drafter.trainable_parameters())
+        greedy = [(corpus, index) for corpus, index in mixture.held_out if corpus[index].temperature == 0]
+        self.exam = greedy[: plan.examined]
+        if not self.exam:
+            raise UsageError("no greedy answer is held out of training: make more data, or with a smaller --sampled")
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / WHAT).write_text(json.dumps(self._what(), indent=1))
+        (self.folder / LOG).write_text("")
+
+    def resume(self) -> None:
+        """Go on from the folder's last checkpoint. Raises UsageError when that run is not this one."""
+        stated, mine = read_json(self.folder / WHAT), json.loads(json.dumps(self._what()))
+        for key in mine:
+            if stated.get(key) != mine[key]:
+                raise UsageError(
+                    f"{self.folder} holds a run with another {key} ({stated.get(key)}, not {mine[key]}): "
+                    "ask for the same to resume it, or name another folder"
+                )
+        arrays, about = mx.load(str(self.folder / STATE), return_metadata=True)
+        state = tree_unflatten(list(arrays.items()))
+        self.drafter.update(state["drafter"])
+        self.optimizer.state = state["optimizer"]
+        self.step, self.longest = int(about["step"]), float(about["longest"])
+        kept = [line for line in (self.folder / LOG).read_text().splitlines() if json.loads(line)["step"] <= self.step]
+        (self.folder / LOG).write_text("".join(f"{line}\n" for line in kept))
+
+    def go(self, progress: Callable[..., None]) -> None:
+        """Train to the plan's end; progress(step, steps, **numbers) hears of every step. Raises SplashliteError when the
+        loss is no number any more."""
+        shown = {"tau": self.longest}
+        if self.step == 0:
+            shown["tau"] = self._evaluate().length
+        while self.step < self.plan.steps:
+            begun = perf_counter()
+            numbers = self._step()
+            if not np.isfinite(numbers["total"]):
+                raise SplashliteError(
+                    f"the loss is {numbers['total']} at step {self.step + 1}: resume from the last checkpoint with a lower --rate"
+                )
+            self.step += 1
+            self._log({"step": self.step, **numbers, "seconds": perf_counter() - begun})
+            if self.step % self.plan.check == 0 or self.step == self.plan.steps:
+                shown["tau"] = self._evaluate().length
+            progress(self.step, self.plan.steps, loss=numbers["base"], **shown)
+
+    def best(self) -> tuple[dict[str, mx.array], int, Acceptance]:
+        """The weights that were accepted longest, their step, and how they were accepted."""
+        weights, about = mx.load(str(self.folder / BEST), return_metadata=True)
+        records = [json.loads(line) for line in (self.folder / LOG).read_text().splitlines()]
+        (found,) = [each for each in records if each["step"] == int(about["step"]) and "acceptance" in each]
+        return weights, found["step"], Acceptance(**found["acceptance"])
+
+    def _step(self) -> dict[str, float]:
+        sums, total = None, {}
+        for part in range(self.plan.accumulate):
+            blocks = batch(self.mixture, self.target, self.plan.recipe, self.step * self.plan.accumulate + part)
+            found, gradients = self._gradients(blocks)
+            sums = gradients if sums is None else tree_map(mx.add, sums, gradients)
+            mx.eval(sums, found)
+            for name, value in found.items():
+                total[name] = total.get(name, 0.0) + value.item() / self.plan.accumulate
+        gradients = tree_map(lambda each: each / self.plan.accumulate, sums)
+        gradients, norm = optim.clip_grad_norm(gradients, self.plan.clip)
+        self.optimizer.update(self.drafter, gradients)
+        mx.eval(self.drafter.parameters(), self.optimizer.state)
+        return total | {"norm": norm.item(), "rate": self.optimizer.learning_rate.item()}
+
+    def _gradients(self, blocks: Blocks):
+        """Losses and gradients of a batch: the forward pass in the plan's type, over float32 weights."""
+        dtype, weights = getattr(mx, self.plan.dtype), self.drafter.trainable_parameters()
+
+        def run(weights):
+            self.drafter.update(tree_map(lambda each: each.astype(dtype), weights))
+            found = losses(self.drafter, self.target, blocks, self.plan.objective)
+            return found["total"], found
+
+        (_, found), gradients = mx.value_and_grad(run)(weights)
+        self.drafter.update(weights)
+        return found, gradients
+
+    def _evaluate(self) -> Acceptance:
+        accepted = simulate(self.drafter, self.target, [corpus[index] for corpus, index in self.exam])
+        self._log({"step": self.step, "acceptance": asdict(accepted)})
+        if accepted.length > self.longest:
+            self.longest = accepted.length
+            save(self.folder / BEST, dict(tree_flatten(self.drafter.parameters())), {"step": str(self.step)})
+        state = {"drafter": self.drafter.parameters(), "optimizer": self.optimizer.state}
+        save(self.folder / STATE, dict(tree_flatten(state)), {"step": str(self.step), "longest": repr(self.longest)})
+        return accepted
+
+    def _what(self) -> dict:
+        return asdict(self.plan) | {"data": self.mixture.about(), "drafter": asdict(self.drafter.config)}
+
+    def _log(self, record: dict) -> None:
+        with (self.folder / LOG).open("a") as log:
+            log.write(json.dumps(record) + "\n")
+
+
+def schedule(plan: Plan):
+    """Linear warm-up, then a cosine to `least` of the rate at the last step."""
+    warm = max(1, round(plan.warmup * plan.steps))
+    rise = optim.linear_schedule(plan.rate / warm, plan.rate, warm)
+    return optim.join_schedules([rise, optim.cosine_decay(plan.rate, max(1, plan.steps - warm), plan.least * plan.rate)], [warm])
+
+
+def save(path: Path, arrays: dict[str, mx.array], metadata: dict[str, str]) -> None:
+    """Written whole, then renamed."""
+    part = path.with_name(f"part-{path.name}")
+    mx.save_safetensors(str(part), arrays, metadata)
+    os.replace(part, path)

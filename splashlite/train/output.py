@@ -1,0 +1,86 @@
+"""The trained drafter as a folder in the published format, with its card."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import mlx.core as mx
+
+from splashlite.train.fit import Plan, save
+from splashlite.train.simulate import Acceptance
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the card tells."""
+
+    target: str
+    begun_from: str
+    prompts: tuple[str, ...]
+    answer_tokens: int
+    sequences: int
+    plan: Plan
+    step: int  # whose weights these are
+    accepted: Acceptance
+    cards: tuple[str, ...] = ()  # of what came before, when a drafter was trained further
+
+
+def write(folder: Path, config: dict, weights: dict[str, mx.array], story: Story) -> None:
+    """config.json, model.safetensors in bfloat16 and README.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save(folder / "model.safetensors", {name: array.astype(mx.bfloat16) for name, array in weights.items()}, {"format": "mlx"})
+    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    parameters = sum(array.size for array in weights.values())
+    (folder / "README.md").write_text(card(config, parameters, story), encoding="utf-8")
+
+
+def card(config: dict, parameters: int, story: Story) -> str:
+    own, plan, recipe, accepted = config["dflash_config"], story.plan, story.plan.recipe, story.accepted
+    second = "selector_rank" in own
+    kind = "DFlash 2" if second else "DFlash"
+    judged = recipe.texts * recipe.anchors * plan.accumulate * story.step
+    label = {0.0: "the true token", 1.0: "the target's own distribution"}.get(
+        plan.objective.soft, f"the target's own distribution ({plan.objective.soft:.0%}) and the true token"
+    )
+    rows = [
+        ("target", story.target),
+        ("size", f"{parameters / 1e6:.1f} million parameters, bfloat16, published {kind} format"),
+        ("shape", f"{config['num_hidden_layers']} layers of width {config['hidden_size']}, block size {own['block_size']}"),
+        ("taps", f"outputs of target layers {', '.join(map(str, own['target_layer_ids']))}"),
+        ("mask id", str(own["mask_token_id"])),
+    ]
+    if second:
+        groups = f"convolution groups of {own['conv_group_size']}"
+        rows.append(("selector", f"rank {own['selector_rank']}, top {own['selector_top_k']}; {groups}"))
+    columns = f"{recipe.columns} columns of the vocabulary at a time" if recipe.columns else "the whole vocabulary"
+    shares = ", ".join(f"{share:.2f}" for share in accepted.survival)
+    table = "\n".join(f"| {name} | {value} |" for name, value in rows)
+    first = f" ({accepted.first_choice:.2f} with each row's first choice)" if second else ""
+    return f"""---
+base_model: {story.target}
+tags:
+  - {config["architectures"][0].removesuffix("DraftModel").lower()}
+  - speculative-decoding
+---
+
+# A {kind} drafter for {story.target.rpartition("/")[2]}
+
+Made with `splashlite train`. It changes the speed of its target, never its output.
+
+| | |
+|---|---|
+{table}
+
+## Training
+
+- Begun from {story.begun_from}.
+- Data: {story.sequences:,} answers of the target itself, {story.answer_tokens:,} tokens; prompts: {", ".join(story.prompts)}.
+- {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; AdamW, rate {plan.rate:g}, seed {recipe.seed}, {plan.dtype}.
+- Label: {label}; weights fall with gamma {plan.objective.gamma:g}; {columns}.
+
+## How good it is
+
+Simulated greedy decoding of {accepted.cycles:,} cycles over held-out answers to prompts of the same kind as those it was
+trained on: {accepted.length:.2f} tokens committed per cycle{first}. Share of cycles in which at least k drafts are
+accepted, k = 1 to {len(accepted.survival)}: {shares}.
+"""

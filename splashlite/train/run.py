@@ -1,0 +1,184 @@
+"""From the command line's options to a corpus or a drafter, with progress on the way."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
+from splashlite.drafter import load_drafter
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.pairs.check import check_match
+from splashlite.pairs.fetch import fetch
+from splashlite.pairs.resolve import resolve, target_id
+from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
+from splashlite.target import Target, load_target
+from splashlite.target.load import on_cpu
+from splashlite.train import batches, output, start
+from splashlite.train import data as making
+from splashlite.train import plot as picture
+from splashlite.train.corpus import About, Corpus
+from splashlite.train.fit import LOG, Plan, Run
+from splashlite.train.objective import Objective, gamma_for
+
+
+def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, features, seed) -> None:
+    path, model, config, tokenizer = _target(target)
+    taps = taps or making.even_taps(Target(model, config).num_layers, 5)
+    tapped = Target(model, config, taps)
+    if not all(0 <= tap < tapped.num_layers for tap in taps) or sorted(set(taps)) != list(taps):
+        raise UsageError(f"--taps must be ascending layers from 0 to {tapped.num_layers - 1}, not {taps}")
+    if tokenizer is None:
+        raise SplashliteError(f"{path} has no tokenizer.json: prompts cannot be read without it")
+    about = About(
+        target=target_id(target),
+        fingerprint=making.fingerprint(path),
+        num_layers=tapped.num_layers,
+        hidden_size=tapped.hidden_size,
+        vocab_rows=tapped.vocab_rows,
+        taps=taps,
+        top=16,
+        features=features == "keep",
+        prompts=", ".join(file.name for file in prompts) or "built-in questions",
+        seed=seed,
+        limit=limit,
+        sampled=sampled,
+        temperature=temperature,
+    )
+    with _shown("answer tokens") as heard:
+        corpus = making.make(folder, tapped, tokenizer, about, prompts, tokens=None if prompts else tokens, progress=heard)
+    print(f"{folder}: {len(corpus):,} answers, {corpus.answer_tokens:,} tokens")
+
+
+def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path | None, **options) -> None:
+    if plot is not None:
+        picture.check(plot)
+    path, model, config, tokenizer = _target(target)
+    corpora = [Corpus(each) for each in corpora]
+    taps = _one(corpora, "taps")
+    if _one(corpora, "fingerprint") != making.fingerprint(path):
+        raise UsageError(f"the data are answers of {corpora[0].about.target}, not of this target: name that one with --target")
+    tapped = Target(model, config, taps)
+    mixture = batches.Mixture(corpora, options["held_out"], options["longest"])
+    if mixture.too_long:
+        print(f"{mixture.too_long:,} answers are left out: their prompts alone are longer than --longest {options['longest']}")
+    if not mixture.training:
+        raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
+    drafter, stated, origin = _begin(tapped, tokenizer, corpora, begin, fresh, copied, options)
+    plan = _plan(options, drafter.block_size)
+    run = Run(folder, plan, drafter, tapped, mixture)
+    if resume:
+        run.resume()
+    elif (folder / LOG).exists():
+        raise UsageError(f"{folder} already holds a run: go on with --resume, or name another folder")
+    else:
+        run.start()
+    with _shown("steps") as heard:
+        run.go(heard)
+    weights, step, accepted = run.best()
+    story = output.Story(
+        target=_one(corpora, "target"),
+        begun_from=origin,
+        prompts=tuple(dict.fromkeys(corpus.about.prompts for corpus in corpora)),
+        answer_tokens=mixture.tokens,
+        sequences=len(mixture.training),
+        plan=plan,
+        step=step,
+        accepted=accepted,
+    )
+    output.write(folder, stated, weights, story)
+    if plot is not None:
+        picture.draw({folder.name: picture.history(folder)}, plot)
+    print(f"{folder}: {accepted.length:.2f} tokens per cycle on held-out answers (step {step:,})")
+
+
+def _target(name: str | None):
+    """The target that is meant, loaded: (path, model, config, tokenizer)."""
+    path = fetch(resolve(target=name).target)
+    model, config = load_target(path)
+    mx.eval(model.parameters())
+    return path, model, config, load_tokenizer(path, config)
+
+
+def _one(corpora: list[Corpus], key: str):
+    """What all corpora have in common. Raises UsageError when they differ."""
+    found = {getattr(corpus.about, key) for corpus in corpora}
+    if len(found) > 1:
+        raise UsageError(f"the data differ in their {key} ({', '.join(map(str, found))}): use data of one target and one choice of taps")
+    return found.pop()
+
+
+def _begin(target: Target, tokenizer: Tokenizer, corpora: list[Corpus], begin, fresh, copied, options):
+    """The drafter to train, its config.json, and one sentence about where it comes from."""
+    taps = corpora[0].about.taps
+    if begin is not None:
+        drafter = load_drafter(begin, dtype=mx.float32)
+        check_match(
+            drafter.config, num_layers=target.num_layers, hidden_size=target.hidden_size, vocab_rows=target.vocab_rows
+        )
+        if drafter.config.target_layer_ids != taps:
+            raise UsageError(
+                f"{begin} reads layers {drafter.config.target_layer_ids}, the data hold the features of {taps}: "
+                f"make data with --taps {','.join(map(str, drafter.config.target_layer_ids))}"
+            )
+        return drafter, json.loads((begin / "config.json").read_text()), f"the drafter {begin.name}"
+    shape = start.Shape(
+        kind=options["kind"],
+        layers=options["layers"],
+        block=options["block"],
+        rank=options["rank"],
+        top_k=16,
+        window=options["window"],
+        mask_id=start.mask_id(target, tokenizer) if options["mask_id"] is None else options["mask_id"],
+        copied=None,
+    )
+    stated = start.configure(shape, target, taps)
+    if not fresh:
+        copied = copied or start.copyable(target, shape.layers, stated)
+        shape = replace(shape, copied=copied)
+    rows = batches.features(target, [corpora[0][0]], len(corpora[0][0]) - 1)[0]
+    origin = "random layers" if shape.copied is None else f"the target's layers {', '.join(map(str, shape.copied))}"
+    return start.create(stated, shape, target, rows, options["seed"]), stated, origin
+
+
+def _plan(options: dict, block: int) -> Plan:
+    objective = Objective(options["gamma"] or gamma_for(block), options["soft"], options["selector"])
+    recipe = batches.Recipe(
+        texts=options["texts"],
+        anchors=options["anchors"],
+        block=block,
+        columns=options["columns"],
+        longest=options["longest"],
+        seed=options["seed"],
+    )
+    return Plan(
+        recipe=recipe,
+        objective=objective,
+        steps=options["steps"],
+        rate=options["rate"],
+        warmup=0.04,
+        least=0.1,
+        decay=0.01,
+        clip=1.0,
+        accumulate=options["accumulate"],
+        dtype=options["dtype"] or ("float32" if on_cpu() else "bfloat16"),
+        check=options["check"],
+        examined=options["examined"],
+    )
+
+
+@contextmanager
+def _shown(unit: str):
+    """A bar with the time that is left: heard(done, total, **numbers)."""
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    with Progress(*columns, speed_estimate_period=600) as progress:
+        task = progress.add_task(unit, total=None)
+
+        def heard(done: int, total: int | None, **numbers: float) -> None:
+            words = "".join(f" · {name} {value:.3g}" for name, value in numbers.items())
+            progress.update(task, completed=done, total=total, description=f"{unit}{words}")
+
+        yield heard

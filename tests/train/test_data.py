@@ -1,0 +1,180 @@
+"""The data are the target's own words: what it answers alone, in any batch, and after any interruption."""
+
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.train import answers, data
+from splashlite.train.corpus import About, Corpus, values
+from splashlite.train.prompts import Prompt
+
+LENGTHS, LIMIT, TOP, ENDS = (5, 9, 9, 23), 24, 8, frozenset({3, 11, 19})
+
+
+def prompts() -> list[Prompt]:
+    return [Prompt(tiny.random_prompt(length, seed)) for seed, length in enumerate(LENGTHS)]
+
+
+def generate(target, chosen, temperature=0.0, features=True, ends=ENDS):
+    return answers.generate(
+        target, [prompts()[i] for i in chosen], [temperature] * len(chosen), list(chosen),
+        seed=3, limit=LIMIT, ends=ends, top=TOP, features=features,
+    )  # fmt: skip
+
+
+def alone(target, prompt: Prompt, ends=ENDS) -> list[int]:
+    engine = tiny.make_engine(target, eos_ids=ends)
+    reply = engine.generate(prompt.ids, max_tokens=LIMIT)
+    return reply.tokens if reply.finish_reason == "length" else [*reply.tokens, None]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("name", ["dense", "hybrid", "windowed", "sinks", "next", "gemma"])
+def test_greedy_answers_in_a_batch_are_those_of_plain_decoding(name):
+    target = tiny.make_target(name)
+    ended = 0
+    for prompt, found in zip(prompts(), generate(target, range(4)), strict=True):
+        answer, expected = found.tokens[len(prompt.ids) :].tolist(), alone(target, prompt)
+        if expected[-1] is None:
+            ended += 1
+            assert answer[-1] in ENDS and answer[:-1] == expected[:-1]
+        else:
+            assert answer == expected
+        assert found.top_ids.shape == (len(answer), TOP) and found.top_ids[:, 0].tolist() == answer
+        assert (np.diff(found.top_logits.astype(np.float32)) <= 0).all() and (found.top_logits[:, 0] == 0).all()
+    assert name != "dense" or 0 < ended < 4
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("name", ["dense", "hybrid", "windowed"])
+def test_features_are_those_of_reading_the_whole_text(name):
+    target = tiny.make_target(name)
+    for found in generate(target, range(4)):
+        _, features = target.read(target.new_state(), mx.array(found.tokens[None, :-1]))
+        assert found.features.shape == (len(found) - 1, features.shape[-1])
+        assert mx.allclose(values(found.features).astype(mx.float32), features[0], rtol=0.01, atol=0.02)
+
+
+@pytest.mark.exact
+def test_drawn_answers_do_not_depend_on_the_batch_and_follow_the_temperature():
+    target = tiny.make_target("dense")
+    together = generate(target, range(4), temperature=1.3)
+    for number in range(4):
+        (single,) = generate(target, [number], temperature=1.3)
+        assert single.tokens.tolist() == together[number].tokens.tolist()
+    greedy = generate(target, range(4))
+    assert any(a.tokens.tolist() != b.tokens.tolist() for a, b in zip(together, greedy))
+    cold = generate(target, range(4), temperature=1e-4)
+    assert [each.tokens.tolist() for each in cold] == [each.tokens.tolist() for each in greedy]
+
+
+def test_draws_have_the_distribution_they_claim():
+    """The first drawn token of many prompts that are all the same, against softmax among the top tokens."""
+    target, count = tiny.make_target("dense"), 1500
+    prompt = Prompt(tiny.random_prompt(7))
+    drawn = answers.generate(
+        target, [prompt] * count, [0.9] * count, list(range(count)), seed=1, limit=1, ends=(), top=TOP, features=False
+    )
+    ids, logits = drawn[0].top_ids[0], drawn[0].top_logits[0].astype(np.float64)
+    expected = np.exp(logits / 0.9) / np.exp(logits / 0.9).sum() * count
+    found = np.array([sum(int(each.tokens[-1]) == token for each in drawn) for token in ids])
+    assert found.sum() == count
+    from scipy.stats import chisquare
+
+    assert chisquare(found, expected).pvalue > 1e-4
+
+
+class Words:
+    """A tokenizer of single characters."""
+
+    eos_ids = frozenset({3})
+
+    def encode(self, text):
+        return [ord(c) % 100 + 10 for c in text]
+
+    def apply_chat_template(self, messages, add_generation_prompt=True):
+        text = "".join(f"<{each['role']}>{each['content']}" for each in messages)
+        return self.encode(text + ("<assistant>" if add_generation_prompt else ""))
+
+
+def about(target, **changes) -> About:
+    stated = About("tiny", "0", target.num_layers, 64, tiny.VOCAB, tiny.TAPS, TOP, True, "built-in", 5, 12, 0.5, 1.0)
+    return replace(stated, **changes)
+
+
+def contents(corpus: Corpus) -> list:
+    return [(each.tokens.tolist(), each.temperature, each.top_ids.tolist(), each.features.tolist()) for each in map(corpus.__getitem__, range(len(corpus)))]
+
+
+@pytest.mark.exact
+def test_an_interrupted_corpus_goes_on_to_the_same_end(tmp_path, monkeypatch):
+    target = tiny.make_target("dense")
+    monkeypatch.setattr(data, "SHARD", 8)
+    whole = data.make(tmp_path / "whole", target, Words(), about(target), [], tokens=200)
+    assert whole.shards >= 3 and whole.answer_tokens >= 200
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, total):
+        if done > 100:
+            raise Stop
+
+    with pytest.raises(Stop):
+        data.make(tmp_path / "cut", target, Words(), about(target), [], tokens=200, progress=stop)
+    half = Corpus(tmp_path / "cut")
+    assert 0 < half.answer_tokens < 200
+    assert contents(data.make(tmp_path / "cut", target, Words(), about(target), [], tokens=200)) == contents(whole)
+    temperatures = [whole[i].temperature for i in range(len(whole))]
+    assert set(temperatures) == {0.0, 1.0}
+
+
+def test_other_data_do_not_get_into_a_folder(tmp_path):
+    target = tiny.make_target("dense")
+    data.make(tmp_path, target, Words(), about(target), [], tokens=1)
+    with pytest.raises(UsageError, match="seed 5, not 6"):
+        data.make(tmp_path, target, Words(), about(target, seed=6), [], tokens=1)
+
+
+def test_ones_own_prompts_are_answered_and_ready_answers_are_read(tmp_path):
+    target = tiny.make_target("dense")
+    file = tmp_path / "mine.jsonl"
+    file.write_text(
+        '{"messages": [{"role": "user", "content": "hello"}]}\n\n'
+        '{"text": "once upon"}\n'
+        '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "you too"}]}\n'
+    )
+    corpus = data.make(tmp_path / "out", target, Words(), about(target), [file], tokens=None)
+    found = {tuple(corpus[i].tokens[: corpus[i].prompt_length].tolist()): corpus[i] for i in range(len(corpus))}
+    assert len(found) == 3
+    given = found[tuple(Words().apply_chat_template([{"role": "user", "content": "hi"}]))]
+    assert given.tokens[given.prompt_length :].tolist() == Words().encode("you too")
+    _, features = target.read(target.new_state(), mx.array(given.tokens[None, :-1]))
+    assert mx.allclose(values(given.features).astype(mx.float32), features[0], rtol=0.01, atol=0.02)
+    assert found[tuple(Words().encode("once upon"))].prompt_length == len("once upon")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [("{", "line 2 is not JSON"), ('{"text": ""}', "not empty"), ('{"prompt": "x"}', 'either "messages" or "text"'), ('{"messages": []}', "list of objects")],
+)
+def test_a_wrong_line_is_named(tmp_path, line, says):
+    target = tiny.make_target("dense")
+    (tmp_path / "mine.jsonl").write_text(f'{{"text": "fine"}}\n{line}\n')
+    with pytest.raises(UsageError, match=says):
+        data.make(tmp_path / "out", target, Words(), about(target), [tmp_path / "mine.jsonl"], tokens=None)
+
+
+def test_a_damaged_shard_and_a_foreign_folder_are_refused(tmp_path):
+    target = tiny.make_target("dense")
+    data.make(tmp_path, target, Words(), about(target), [], tokens=1)
+    shard = tmp_path / "shard-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-50])
+    with pytest.raises(SplashliteError, match="shard-00000.safetensors is damaged"):
+        Corpus(tmp_path)
+    with pytest.raises(SplashliteError, match="corpus.json is missing"):
+        Corpus(tmp_path / "elsewhere")

@@ -1,0 +1,189 @@
+"""A run learns, resumes exactly, and leaves a folder that the engine loads and decodes losslessly with."""
+
+import json
+from dataclasses import replace
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny
+from mlx.utils import tree_flatten
+from test_data import Words, about
+
+from splashlite.drafter import load_drafter
+from splashlite.errors import UsageError
+from splashlite.train import data, output, start
+from splashlite.train.batches import Mixture, Recipe, features
+from splashlite.train.fit import LOG, Plan, Run
+from splashlite.train.objective import Objective
+from splashlite.train.simulate import simulate
+
+PLAN = Plan(
+    recipe=Recipe(texts=8, anchors=8, block=6, columns=None, longest=200, seed=0),
+    objective=Objective(gamma=3.0, soft=0.5, selector=1.0),
+    steps=12, rate=3e-3, warmup=0.05, least=0.1, decay=0.01, clip=1.0, accumulate=1, dtype="float32", check=4, examined=6,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A tiny hybrid target and its answers: (target, corpus)."""
+    target = tiny.make_target("hybrid")
+    folder = tmp_path_factory.mktemp("corpus")
+    return target, data.make(folder, target, Words(), about(target, limit=24), [], tokens=9000)
+
+
+def begin(made, kind="dflash2", seed=0):
+    """A new drafter with its config.json."""
+    target, corpus = made
+    shape = start.Shape(kind, layers=2, block=6, rank=8, top_k=4, window=None, mask_id=tiny.VOCAB - 1, copied=None)
+    stated = start.configure(shape, target, corpus.about.taps)
+    rows = features(target, [corpus[0]], len(corpus[0]) - 1)[0]
+    return start.create(stated, shape, target, rows, seed), stated
+
+
+def run_in(folder, made, plan, drafter) -> Run:
+    target, corpus = made
+    return Run(folder, plan, drafter, target, Mixture([corpus], held_out=8, longest=200))
+
+
+def quiet(done, total, **numbers):
+    pass
+
+
+def weights(drafter) -> dict:
+    return {name: np.array(array) for name, array in tree_flatten(drafter.parameters())}
+
+
+def log(folder) -> list[dict]:
+    records = [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+    return [{key: value for key, value in each.items() if key != "seconds"} for each in records]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dflash2", "dflash"])
+def test_a_hybrid_target_gets_a_drafter_that_training_explains(tmp_path, made, kind):
+    target, corpus = made
+    plan = replace(PLAN, steps=150, check=50)
+    drafter, stated = begin(made, kind)
+    run = run_in(tmp_path / "run", made, plan, drafter)
+    exam = [corpus[index] for corpus, index in run.exam]
+    untrained = simulate(drafter, target, exam)
+    run.start()
+    run.go(quiet)
+    best, step, accepted = run.best()
+    assert accepted.length > untrained.length + 0.8 and accepted.survival[0] > untrained.survival[0] + 0.3
+    assert accepted.survival == sorted(accepted.survival, reverse=True)
+    story = output.Story("owner/tiny", "random layers", ("built-in",), corpus.answer_tokens, len(corpus), plan, step, accepted)
+    output.write(tmp_path / "drafter", stated, best, story)
+
+    loaded = load_drafter(tmp_path / "drafter", dtype=mx.float32)
+    plain, fast = tiny.make_engine(target, eos_ids=Words.eos_ids), tiny.make_engine(target, loaded, eos_ids=Words.eos_ids)
+    cycles = committed = 0
+    for text in exam:
+        prompt = text.tokens[: text.prompt_length].tolist()
+        reply = fast.generate(prompt, max_tokens=24, width=6)
+        assert reply.tokens == plain.generate(prompt, max_tokens=24).tokens
+        cycles, committed = cycles + reply.stats.cycles, committed + reply.stats.acceptance_length * reply.stats.cycles
+    assert committed / cycles > untrained.length + 0.6
+    card = (tmp_path / "drafter" / "README.md").read_text()
+    assert "base_model: owner/tiny" in card and f"{accepted.length:.2f} tokens committed per cycle" in card
+
+
+@pytest.mark.exact
+def test_simulated_decoding_is_decoding(tmp_path, made):
+    """The cycles that are simulated over an answer are those that the engine runs to write it."""
+    target, corpus = made
+    drafter, stated = begin(made)
+    run = run_in(tmp_path / "run", made, replace(PLAN, steps=40, check=40), drafter)
+    run.start()
+    run.go(quiet)
+    engine = tiny.make_engine(target, drafter)
+    for text in [corpus[index] for corpus, index in run.exam][:3]:
+        length = len(text) - text.prompt_length
+        reply = engine.generate(text.tokens[: text.prompt_length].tolist(), max_tokens=length, width=6)
+        assert reply.tokens == text.tokens[text.prompt_length :].tolist()
+        assert reply.stats.cycles == simulate(drafter, target, [text]).cycles
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made):
+    whole, _ = begin(made)
+    run = run_in(tmp_path / "whole", made, PLAN, whole)
+    run.start()
+    run.go(quiet)
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, total, **numbers):
+        if done == 6:  # between two checkpoints
+            raise Stop
+
+    cut, _ = begin(made)
+    first = run_in(tmp_path / "cut", made, PLAN, cut)
+    first.start()
+    with pytest.raises(Stop):
+        first.go(stop)
+    fresh, _ = begin(made, seed=9)  # everything must come from the checkpoint
+    second = run_in(tmp_path / "cut", made, PLAN, fresh)
+    second.resume()
+    assert second.step == 4
+    second.go(quiet)
+    assert log(tmp_path / "cut") == log(tmp_path / "whole")
+    for name, array in weights(whole).items():
+        assert np.array_equal(weights(fresh)[name], array), name
+    assert all(np.array_equal(a, b) for a, b in zip(run.best()[0].values(), second.best()[0].values(), strict=True))
+
+
+def test_another_run_is_not_resumed(tmp_path, made):
+    run = run_in(tmp_path, made, PLAN, begin(made)[0])
+    run.start()
+    with pytest.raises(UsageError, match="another rate"):
+        run_in(tmp_path, made, replace(PLAN, rate=1e-3), begin(made)[0]).resume()
+
+
+def test_accumulated_batches_are_one_large_batch(tmp_path, made):
+    """Two batches of one step give the mean of their gradients: with the same batch twice, that of one."""
+    target, corpus = made
+    one, two = begin(made)[0], begin(made)[0]
+    single = run_in(tmp_path / "one", made, replace(PLAN, steps=1, check=99), one)
+    double = run_in(tmp_path / "two", made, replace(PLAN, steps=1, check=99, accumulate=2), two)
+    double.mixture.texts = lambda seed, step, count: single.mixture.__class__.texts(single.mixture, seed, 0, count)
+    import splashlite.train.fit as fit
+
+    whole = fit.batch
+    try:
+        fit.batch = lambda mixture, target, recipe, step: whole(single.mixture, target, recipe, 0)
+        for each in (single, double):
+            each.start()
+            each.go(quiet)
+    finally:
+        fit.batch = whole
+    for name, array in weights(one).items():
+        assert np.allclose(weights(two)[name], array, rtol=1e-5, atol=1e-7), name
+
+
+def test_a_new_drafter_is_a_no_op_on_top_of_its_layers(made):
+    """Identity convolutions and a silent selector: a new DFlash 2 drafter proposes what its layers alone would."""
+    target, corpus = made
+    second, _ = begin(made)
+    first, _ = begin(made, "dflash")
+    shared = {name: array for name, array in tree_flatten(second.parameters()) if "conv" not in name and "selector" not in name}
+    first.load_weights(list(shared.items()))
+    texts = [corpus[i] for i in range(3)]
+    a, b = simulate(first, target, texts), simulate(second, target, texts)
+    assert (a.length, a.survival) == (b.length, b.survival) and b.length == b.first_choice
+
+
+def test_layers_are_copied_from_a_target_of_the_same_shape_and_refused_otherwise():
+    dense = tiny.make_target("dense")
+    shape = start.Shape("dflash2", 2, 6, 8, 4, None, tiny.VOCAB - 1, copied=(1, 3))
+    stated = start.configure(shape, dense, tiny.TAPS)
+    drafter = start.create(stated, shape, dense, mx.random.normal((20, 3 * 64)), 0)
+    assert mx.array_equal(drafter.layers[1].mlp.down_proj.weight, dense.layers[3].mlp.down_proj.weight)
+    assert mx.array_equal(drafter.layers[0].self_attn.k_proj.weight, dense.layers[1].self_attn.k_proj.weight)
+    assert start.copyable(dense, 2, stated) is not None
+    hybrid = tiny.make_target("hybrid")
+    with pytest.raises(UsageError, match="layer 1 of the target has no self_attn.q_proj"):
+        start.create(start.configure(shape, hybrid, tiny.TAPS), shape, hybrid, mx.random.normal((20, 3 * 64)), 0)
+    assert start.copyable(hybrid, 2, start.configure(shape, hybrid, tiny.TAPS)) is None
