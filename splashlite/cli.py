@@ -3,17 +3,20 @@
 import logging
 import os
 import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import click
 
+from splashlite import notes
 from splashlite.agent.command import agent, env
 from splashlite.chat.settings import SETTINGS, Setting
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.evaluate.command import bench
 from splashlite.options import half_options, load, load_options, names_of_pairs
 from splashlite.server.command import serve
+from splashlite.train.command import train
 from splashlite.version import __version__
 
 
@@ -205,8 +208,9 @@ def doctor(pair, port, as_json, **halves):
     return report.doctor(resolved, partial(load, pair, None, **halves), as_json=as_json, port=port)
 
 
-for command in (serve, bench, agent, env):
-    command.params.append(debug_option())
+for command in (serve, bench, agent, env, train):
+    for each in getattr(command, "commands", {"": command}).values():
+        each.params.append(debug_option())
     splashlite.add_command(command)
 
 
@@ -217,12 +221,13 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; returns the exit code. With --debug an error is raised as it came."""
-    debug, log, shown = "--debug" in arguments, logging.getLogger("splashlite"), logging.StreamHandler()
+    debug, log, handler = "--debug" in arguments, logging.getLogger("splashlite"), logging.StreamHandler()
     if debug:
-        log.addHandler(shown)
+        log.addHandler(handler)
         log.setLevel(logging.DEBUG)
     try:
-        return splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
+        with nullcontext() if debug else notes.shown():
+            return splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
     except click.ClickException as error:
         error.show()
         return error.exit_code
@@ -237,7 +242,7 @@ def run(arguments: list[str]) -> int:
         print(f"splashlite: {explained(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     finally:
-        log.removeHandler(shown)
+        log.removeHandler(handler)
 
 
 def explained(error: Exception) -> str:

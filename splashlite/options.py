@@ -1,6 +1,7 @@
 """The options that commands share: which pair, and in which form it is loaded. Nothing heavy is imported here."""
 
 import glob
+import sys
 
 import click
 
@@ -37,18 +38,33 @@ def load_options(function):
 
 
 def load(pair, progress, *, target, drafter, draft_bits, context, max_memory, cache_disk, calibrate):
-    """The engine that `load_options` describe; progress(label, done, total) hears of downloads and measurements."""
+    """The engine that `load_options` describe; progress(label, done, total) hears of downloads, weights and
+    measurements."""
     import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
     from splashlite.engine import open_pair
     from splashlite.memory import as_bytes
     from splashlite.pairs.resolve import resolve
+    from splashlite.shelf import runs
+    from splashlite.watching import watched
 
-    return open_pair(
-        resolve(pair, target=target, drafter=drafter),
-        draft_bits=int(draft_bits) if draft_bits else None,
-        context=context,
-        max_memory=as_bytes(max_memory) if max_memory else None,
-        disk_bytes=as_bytes(cache_disk) if cache_disk else 0,
-        calibrate=calibrate or "auto",
-        progress=progress,
-    )
+    resolved = resolve(pair, target=target, drafter=drafter)
+    runs.require(resolved)
+    with watched(progress or (lambda *report: None), lambda: _weight_bytes(resolved)) as heard:
+        return open_pair(
+            resolved,
+            draft_bits=int(draft_bits) if draft_bits else None,
+            context=context,
+            max_memory=as_bytes(max_memory) if max_memory else None,
+            disk_bytes=as_bytes(cache_disk) if cache_disk else 0,
+            calibrate=calibrate or "auto",
+            progress=heard,
+        )
+
+
+def _weight_bytes(pair) -> int | None:
+    """What the weights will take in memory; None on a CPU, where they are made wider when they are read."""
+    if sys.platform != "darwin":
+        return None
+    from splashlite.shelf import stock
+
+    return sum(half.disk_bytes for half in stock.halves(pair))

@@ -14,6 +14,7 @@ from splashlite.agent.recipes import PROGRAMS, Program, Recipe
 from splashlite.agent.served import HOST, Served, describe, find, require
 from splashlite.errors import SplashliteError
 
+ROOMY_TOKENS = 65_536  # a context below this is told: instructions, tools and a few files fill it soon
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -47,9 +48,9 @@ def _server(pair: str | None, port: int) -> Iterator[Served]:
 
 
 def _tell_if_small(program: Program, served: Served) -> None:
-    if served.context < 2 * program.prompt_tokens:
+    if served.context < ROOMY_TOKENS:
         print(
-            f"{program.title} sends about {program.prompt_tokens:,} tokens before your first word, and {served.model} is served "
+            f"{program.title} sends thousands of tokens before your first word, and {served.model} is served "
             f"with a context of {served.context:,}: it may refuse or forget (splashlite serve --context N makes it longer)",
             file=sys.stderr,
         )

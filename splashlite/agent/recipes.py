@@ -27,11 +27,8 @@ class Recipe(NamedTuple):
 
 
 class Program(NamedTuple):
-    """`prompt_tokens`: about how much it sends before the first word of its user."""
-
     title: str
     install: str
-    prompt_tokens: int
     recipe: Callable[[Served, Mapping[str, str]], Recipe]
 
 
@@ -80,7 +77,7 @@ _CLAUDE_WITHOUT = (
 def codex(served: Served, environment: Mapping[str, str]) -> Recipe:
     """A provider of its own by -c; the key's name stands among the arguments, the key in the environment.
 
-    Sub-agents are off: their tools come in a form that only OpenAI's own server knows.
+    Sub-agents are off: on one engine they would only wait for each other. A search that this server has not is off too.
     """
     provider = {
         "name": "splashlite",
@@ -131,7 +128,7 @@ def _toml(value: str | int | bool) -> str:
 
 
 PROGRAMS = {
-    "claude": Program("Claude Code", "npm install -g @anthropic-ai/claude-code", 20_000, claude),
-    "codex": Program("Codex", "npm install -g @openai/codex", 10_000, codex),
-    "opencode": Program("OpenCode", "npm install -g opencode-ai", 8_000, opencode),
+    "claude": Program("Claude Code", "npm install -g @anthropic-ai/claude-code", claude),
+    "codex": Program("Codex", "npm install -g @openai/codex", codex),
+    "opencode": Program("OpenCode", "npm install -g opencode-ai", opencode),
 }

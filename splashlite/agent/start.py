@@ -79,6 +79,7 @@ class Server:
 def server(pair: str | None) -> Iterator[int]:
     """The port of a ready server of `pair` (None: the demo pair), which lasts as long as the block."""
     with Progress(f"loading {pair or 'the demo pair'}") as progress:
+        progress.tick()  # said before anything that the server says
         started = Server(pair, progress)
         try:
             started.wait_until_ready()

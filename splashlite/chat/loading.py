@@ -1,18 +1,15 @@
 """Waiting for the engine while the prompt is already there."""
 
-import logging
-
 from splashlite.chat.numbers import first_line, size
 
 
-class Loading(logging.Handler):
+class Loading:
     """What is known about a load: a line while it lasts, the chat's first line when it is done.
 
-    It is also where warnings go that the loading threads log, so that none lands in the middle of the input line.
+    It is also where warnings wait (`note`), so that none lands in the middle of the input line or of a reply.
     """
 
     def __init__(self, screen, width: int | None = None):
-        super().__init__(logging.WARNING)
         self._screen, self._width = screen, width
         self._line = "loading"
         self._notes: list[str] = []
@@ -23,8 +20,13 @@ class Loading(logging.Handler):
         """A load's report of what it downloads or measures; called on the engine's thread."""
         self._line = bar(label, done, total)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self._notes.append(record.getMessage())
+    def note(self, text: str) -> None:
+        """Keep a warning until there is room for it; may be called on any thread."""
+        self._notes.append(text)
+
+    def show_notes(self) -> None:
+        while self._notes:
+            self._screen.dim(self._notes.pop(0))
 
     def line(self) -> str:
         return self._line
@@ -34,8 +36,7 @@ class Loading(logging.Handler):
 
     def finish(self) -> None:
         """Say once which engine answers. Raises what made the load fail."""
-        while self._notes:
-            self._screen.dim(self._notes.pop(0))
+        self.show_notes()
         engine = self.worker.engine.result()
         if not self._announced:
             self._announced = True

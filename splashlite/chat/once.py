@@ -2,9 +2,11 @@
 
 import json
 import sys
+from contextlib import contextmanager
 
 from rich.console import Console
 
+from splashlite import notes
 from splashlite.chat.conversation import Conversation, decoded
 from splashlite.chat.loading import bar
 from splashlite.chat.numbers import last_line
@@ -34,7 +36,11 @@ def generate(load, prompt, *, as_json: bool, **options) -> None:
     `load(progress)` returns the engine. A terminal gets control characters made visible, a pipe gets the reply as it
     is; progress and numbers go to standard error where that is a terminal.
     """
-    aside, engine = _loaded(load)
+    with _loaded(load) as (aside, engine):
+        _generate(aside, engine, prompt, as_json, options)
+
+
+def _generate(aside: Screen, engine, prompt, as_json: bool, options: dict) -> None:
     text, ids, last = "", [], None
     for last in engine.stream(prompt, **options):
         aside.erase()
@@ -55,7 +61,11 @@ def answer(load, conversation: Conversation, template: dict, **options) -> None:
 
     `template` are the chat template's own settings. Raises SplashliteError when the reply has no answer.
     """
-    aside, engine = _loaded(load)
+    with _loaded(load) as (aside, engine):
+        _answer(aside, engine, conversation, template, options)
+
+
+def _answer(aside: Screen, engine, conversation: Conversation, template: dict, options: dict) -> None:
     require_template(engine)
     options = {"max_tokens": longest_reply(engine), **options}
     thinking = Thinking(engine.tokenizer.render(conversation.messages, **template))
@@ -69,12 +79,14 @@ def answer(load, conversation: Conversation, template: dict, **options) -> None:
         raise SplashliteError("the reply ended in the middle of a thought: raise --max-tokens, or use --think off")
 
 
+@contextmanager
 def _loaded(load):
     """(screen for what is not the reply, engine)."""
     aside = Screen(Console(stderr=True, highlight=False, markup=False, emoji=False))
-    engine = load(lambda *report: aside.status(bar(*report)))
-    engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total))
-    return aside, engine
+    with notes.shown(aside.dim):
+        engine = load(lambda *report: aside.status(bar(*report)))
+        engine.on_prefill = lambda done, total: aside.status(bar("reading tokens", done, total))
+        yield aside, engine
 
 
 def _said(parts) -> str:

@@ -9,6 +9,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from splashlite import notes
 from splashlite.chat import commands
 from splashlite.chat.conversation import Conversation
 from splashlite.chat.drafts import Drafts
@@ -54,22 +55,27 @@ def run(load, conversation: Conversation, settings: dict, think: bool | None = N
     """Chat until the person leaves. `load(progress)` returns the engine and runs on the engine's thread."""
     screen = Screen()
     loading = Loading(screen, settings.get("width"))
-    log.addHandler(loading)
-    loading.worker = worker = Worker(lambda: load(loading.progress))
-    chat = Chat(screen, loading, worker, conversation, settings, think)
-    keyboard = Keyboard(commands.helps(), commands.completions())
-    screen.dim("Enter sends, Alt-Enter starts a new line, Ctrl-C stops a reply, /help lists the commands")
-    try:
-        while not chat.leaving:
-            try:
-                text = keyboard.ask(loading, chat.draft)
-            except EOFError:
-                break
-            chat.draft = ""
-            turn(chat, text)
-            screen.line("")
-    finally:
-        leave(worker)
+    with notes.shown(loading.note):
+        loading.worker = worker = Worker(lambda: load(loading.progress))
+        chat = Chat(screen, loading, worker, conversation, settings, think)
+        try:
+            talk(chat, Keyboard(commands.helps(), commands.completions()))
+        finally:
+            leave(worker)
+            loading.show_notes()
+
+
+def talk(chat: Chat, keyboard: Keyboard) -> None:
+    """Turn after turn until the person leaves."""
+    chat.screen.dim("Enter sends, Alt-Enter starts a new line, Ctrl-C stops a reply, /help lists the commands")
+    while not chat.leaving:
+        try:
+            text = keyboard.ask(chat.loading, chat.draft)
+        except EOFError:
+            return
+        chat.draft = ""
+        turn(chat, text)
+        chat.screen.line("")
 
 
 def turn(chat: Chat, text: str) -> None:

@@ -25,6 +25,7 @@ class Pair:
 
     `sampling` holds the published defaults (temperature, top_k, top_p, min_p), empty where they are not known here:
     the target's own generation_config.json (`read_sampling`) then says. `why` says how the pair was found.
+    `model_type` is the target's architecture where it is known without its config.json.
     """
 
     name: str | None
@@ -34,6 +35,7 @@ class Pair:
     licence: str | None
     notes: tuple[str, ...]
     why: str
+    model_type: str | None = None
 
 
 def resolve(name: str | None = None, *, target: str | None = None, drafter: str | None = None) -> Pair:
@@ -55,7 +57,11 @@ def resolve(name: str | None = None, *, target: str | None = None, drafter: str 
     pair = _named(name, target)
     if target is not None:
         pair = replace(
-            pair, target=_source(target), sampling=_sampling_of(target), why=f"{pair.why}, with target {target}"
+            pair,
+            target=_source(target),
+            sampling=_sampling_of(target),
+            why=f"{pair.why}, with target {target}",
+            model_type=None,
         )
     if drafter is not None:
         pair = replace(pair, drafter=_source(drafter), why=f"{pair.why}, with drafter {drafter}")
@@ -198,9 +204,19 @@ class _Known:
     sampling: dict
     licence: str
     notes: tuple[str, ...]
+    model_type: str
 
     def pair(self, why: str, drafter: Source | None = None) -> Pair:
-        return Pair(self.name, self.target, drafter or self.drafter, dict(self.sampling), self.licence, self.notes, why)
+        return Pair(
+            self.name,
+            self.target,
+            drafter or self.drafter,
+            dict(self.sampling),
+            self.licence,
+            self.notes,
+            why,
+            self.model_type,
+        )
 
 
 @cache
@@ -209,7 +225,7 @@ def _known() -> dict[str, _Known]:
 
 
 def _read_pair(path: Path) -> _Known:
-    """A pair.toml: [target] id, by_quantization, default (or files); [drafter] ids or folder, also; licence...."""
+    """A pair.toml: [target] id, model_type, by_quantization, default (or files); [drafter] ids or folder, also; ..."""
     content = tomllib.loads(path.read_text(encoding="utf-8"))
     target, drafter = content["target"], content["drafter"]
     sizes = target.get("by_quantization", {})
@@ -230,8 +246,20 @@ def _read_pair(path: Path) -> _Known:
         sampling=content.get("sampling", {}),
         licence=content["licence"],
         notes=tuple(content.get("notes", ())),
+        model_type=target["model_type"],
     )
 
 
 def _place(file: dict) -> Hub | Wheel:
     return Hub(**file) if "repo" in file else Wheel(**file)
+
+
+def target_id(name: str | None) -> str:
+    """The repository id that a target is known by: None is the demo pair's, a name that is not known stays as it is."""
+    known = _known()
+    if name is None:
+        return known[DEMO].targets[0]
+    for pair in known.values():
+        if name.split("@")[0].lower() in map(str.lower, pair.targets):
+            return pair.targets[0]
+    return name

@@ -16,20 +16,24 @@ class Tokenizer:
     """Encodes, decodes and applies the chat template of one model.
 
     `eos_ids` are all the ids that end a reply; `bos_id` is None where there is none; `decoder` lists the decoding
-    steps as the tokenizers library describes them. An id that has no token (a padded vocabulary) decodes to nothing,
+    steps as the tokenizers library describes them; `chat_template` is the source of the model's own template ("" where
+    there is none, all of them where it has several); `hugging_face` is the tokenizer that is wrapped, for libraries
+    that ask for one. An id that has no token (a padded vocabulary) decodes to nothing,
     and special tokens decode to their own text, so nothing that a model says is hidden.
     """
 
     def __init__(self, fast, eos_ids: Iterable[int] = ()):
         """`fast` is a transformers PreTrainedTokenizerFast; `eos_ids` are added to its own."""
-        self._fast = fast
+        self.hugging_face = fast
         self._tokenizer = fast.backend_tokenizer
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         own = () if fast.eos_token_id is None else (fast.eos_token_id,)
         self.eos_ids = frozenset((*own, *eos_ids))
         self.bos_id = fast.bos_token_id
-        self.has_chat_template = fast.chat_template is not None
+        template = fast.chat_template
+        self.has_chat_template = template is not None
+        self.chat_template = "\n".join(template.values()) if isinstance(template, dict) else template or ""
         self.id_to_token = self._tokenizer.id_to_token
         state = json.loads(self._tokenizer.decoder.__getstate__()) if self._tokenizer.decoder else {"type": "none"}
         self.decoder = tuple(state["decoders"] if state["type"] == "Sequence" else [state])
@@ -66,7 +70,7 @@ class Tokenizer:
         from jinja2 import TemplateError
 
         try:
-            return self._fast.apply_chat_template(messages, tokenize=False, **{"add_generation_prompt": True, **kwargs})
+            return self.hugging_face.apply_chat_template(messages, tokenize=False, **{"add_generation_prompt": True, **kwargs})
         except (TemplateError, TypeError, ValueError, KeyError) as problem:
             raise UsageError(f"the model's chat template refuses these messages: {problem}") from problem
 

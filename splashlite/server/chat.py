@@ -8,7 +8,7 @@ from uuid import uuid4
 from pydantic import Field
 
 from splashlite.server import conversation, numbers, problems, sse
-from splashlite.server.assemble import Call, Reasoning
+from splashlite.server.answers import JsonObjectFormat, JsonSchema, TextFormat
 from splashlite.server.conversation import Message
 from splashlite.server.fields import (
     Effort,
@@ -23,11 +23,13 @@ from splashlite.server.fields import (
     StreamOptions,
     Strict,
     Text,
+    Tier,
     Timings,
     Usage,
 )
 from splashlite.server.generation import Progress, Step
 from splashlite.server.logprobs import Logprobs, chat_logprobs
+from splashlite.server.parts import Call, Reasoning
 from splashlite.server.plan import Ask, Plan
 from splashlite.server.problems import invalid
 from splashlite.server.serving import Serving
@@ -47,24 +49,13 @@ class NamedTool(Strict):
     function: NamedFunction
 
 
-class JsonSchema(Strict):
-    name: Name
-    description: Text | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
-    strict: bool | None = None
-
-
-class TextFormat(Strict):
-    type: Literal["text"]
-
-
-class JsonObjectFormat(Strict):
-    type: Literal["json_object"]
-
-
 class JsonSchemaFormat(Strict):
     type: Literal["json_schema"]
     json_schema: JsonSchema
+
+    @property
+    def enforced(self) -> dict:
+        return self.json_schema.schema_
 
 
 class ChatRequest(Sampling):
@@ -92,7 +83,7 @@ class ChatRequest(Sampling):
     prompt_cache_key: Text | None = None
     metadata: Metadata | None = None
     store: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: Tier | None = None
     modalities: list[Literal["text"]] | None = None
     verbosity: Literal["medium"] | None = None
 
@@ -114,17 +105,11 @@ class ChatRequest(Sampling):
             tools=[tool.model_dump(exclude_none=True) for tool in self.tools or []],
             choice=choice.function.name if isinstance(choice, NamedTool) else choice or "auto",
             parallel=self.parallel_tool_calls is not False,
-            schema=_schema(self.response_format),
+            schema=self.response_format.enforced if self.response_format else None,
             template=self.chat_template_kwargs,
             effort=self.reasoning_effort,
             splashlite=self.splashlite,
         )
-
-
-def _schema(wanted) -> dict | None:
-    if wanted is None or wanted.type == "text":
-        return None
-    return {"type": "object"} if wanted.type == "json_object" else wanted.json_schema.schema_
 
 
 class CallFunction(Loose):
@@ -281,9 +266,8 @@ class Chat:
         return Chunk.of(**self._head, object="chat.completion.chunk", choices=[choice], **extra)
 
     def _numbers(self, step: Step) -> dict:
-        drafter = self.plan.model.drafter
         return {
-            "splashlite": numbers.numbers(step.stats, drafter),
+            "splashlite": numbers.numbers(step.stats, self.plan),
             "timings": numbers.timings(step.stats),
         }
 

@@ -176,7 +176,7 @@ def _usage(ends: list[tuple[Plan, Step]]) -> Usage:
 
 def _numbers(plan: Plan, step: Step) -> dict:
     return {
-        "splashlite": numbers.numbers(step.stats, plan.model.drafter),
+        "splashlite": numbers.numbers(step.stats, plan),
         "timings": numbers.timings(step.stats),
     }
 

@@ -119,6 +119,25 @@ def merged(messages: list[dict]) -> list[dict]:
     ]
 
 
+def folded(messages: list[dict]) -> list[dict]:
+    """What the system says behind the start as part of the user's turn that stands before it, else of the next one, in
+    its place and marked; for templates that let the system speak at the start only."""
+    plain: list[dict] = []
+    waits = False  # the last turn holds only what was the system's
+    for message in messages:
+        late = bool(plain) and message["role"] == "system"
+        if late:
+            message = {"role": "user", "content": f"<system>\n{message['content']}\n</system>"}
+        last = plain[-1] if plain else None
+        if message["role"] == "user" and last and last["role"] == "user" and (late or waits):
+            plain[-1] = last | {"content": f"{last['content']}\n\n{message['content']}"}
+            waits = waits and late
+        else:
+            plain.append(message)
+            waits = late
+    return plain
+
+
 def call(id: str, name: str, text: str, place: str) -> dict:
     """One past call, for the template."""
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments(text, place)}}

@@ -10,6 +10,7 @@ Text = Annotated[str, Field(max_length=64_000_000)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 Stops = Annotated[list[Annotated[str, Field(min_length=1, max_length=4096)]], Field(max_length=16)]
 Metadata = Annotated[dict[str, Any], Field(max_length=16)]
+Tier = Literal["auto", "default", "flex", "priority"]  # of a service: here all requests wait in one line
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
@@ -127,6 +128,9 @@ class Numbers(Loose):
     ttft_ms: float
     decode_ms: float
     decode_tps: float
+    notices: list[
+        str
+    ] = []  # what of the request had no effect, or another one than asked for; left out when empty
 
 
 class Timings(Loose):

@@ -6,9 +6,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from splashlite.decode.stats import Stats
-from splashlite.server.assemble import Assembler, Call, Reasoning, Text
-from splashlite.server.formats import HARMONY
-from splashlite.server.harmony import Harmony
+from splashlite.server.assemble import Assembler
+from splashlite.server.parts import Call, Reasoning, Text
 from splashlite.server.plan import Plan
 from splashlite.server.problems import Problem
 from splashlite.server.worker import Worker
@@ -69,7 +68,7 @@ class Reply:
 
     def __init__(self, plan: Plan):
         self._plan, self._model = plan, plan.model
-        self._assembler = assembler(plan)
+        self._assembler = Assembler(plan.format, plan.tools, open=plan.opened, one_call=plan.one_call)
         self._stops = _stops(plan.options.get("stop"))
         self._tint = Tint(plan.model) if plan.drafts else None
         self._raw: list[str] = []
@@ -115,12 +114,6 @@ class Reply:
                 break
             count += 1
         return count
-
-
-def assembler(plan: Plan) -> Assembler | Harmony:
-    if plan.format is not None and plan.format.name == HARMONY:
-        return Harmony(plan.tools, one_call=plan.one_call)
-    return Assembler(plan.format, plan.tools, open=plan.opened, one_call=plan.one_call)
 
 
 class Tint:

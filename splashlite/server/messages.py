@@ -64,6 +64,14 @@ class UserMessage(Strict):
         return results + ([{"role": "user", "content": "\n\n".join(texts)}] if texts or not results else [])
 
 
+class SystemMessage(Strict):
+    role: Literal["system"]
+    content: Text | list[Annotated[TextBlock, Field()]]
+
+    def plain(self) -> list[dict]:
+        return [{"role": "system", "content": _text(self.content)}]
+
+
 class AssistantMessage(Strict):
     role: Literal["assistant"]
     content: Text | list[Annotated[TextBlock | ThinkingBlock | ToolUseBlock, Field(discriminator="type")]]
@@ -89,14 +97,14 @@ class AssistantMessage(Strict):
 
 
 def _result(block: ToolResultBlock) -> dict:
-    content = (
-        block.content
-        if isinstance(block.content, str)
-        else "\n\n".join(each.text for each in block.content or ())
-    )
+    content = _text(block.content)
     if block.is_error:
         content = f"Error: {content}"
     return {"role": "tool", "content": content, "tool_call_id": block.tool_use_id}
+
+
+def _text(content: str | list[TextBlock] | None) -> str:
+    return content if isinstance(content, str) else "\n\n".join(block.text for block in content or ())
 
 
 class Tool(Block):
@@ -144,14 +152,27 @@ class OutputConfig(Strict):
     format: JsonFormat | None = None
 
 
+class ClearThinking(Strict):
+    type: Literal["clear_thinking_20251015"]
+    keep: Literal["all"]
+
+
+class ContextManagement(Strict):
+    edits: list[ClearThinking]
+
+
+class Diagnostics(Strict):
+    previous_message_id: Text | None = None
+
+
 class Caller(Strict):
     user_id: Text | None = None
 
 
 class CountRequest(Strict):
     model: Text | None = None
-    messages: list[Annotated[UserMessage | AssistantMessage, Field(discriminator="role")]] = Field(
-        min_length=1, max_length=100_000
+    messages: list[Annotated[UserMessage | AssistantMessage | SystemMessage, Field(discriminator="role")]] = (
+        Field(min_length=1, max_length=100_000)
     )
     system: Text | list[Annotated[TextBlock, Field()]] | None = None
     tools: list[Tool] | None = Field(None, max_length=512)
@@ -162,16 +183,15 @@ class CountRequest(Strict):
     output_config: OutputConfig | None = None
     cache_control: CacheControl | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    # what asks for what happens anyway
+    context_management: ContextManagement | None = None
+    speed: Literal["standard"] | None = None
 
     def ask(self) -> Ask:
         if self.messages[-1].role == "assistant":
             raise invalid("messages", "must end with the user's: a reply cannot be begun for the model")
         config, choice, thinking = self.output_config or OutputConfig(), self.tool_choice, self.thinking
-        system = (
-            self.system
-            if isinstance(self.system, str)
-            else "\n\n".join(block.text for block in self.system or ())
-        )
+        system = _text(self.system)
         plain = [part for message in self.messages for part in message.plain()]
         on = isinstance(thinking, ThinkingOn)
         return Ask(
@@ -185,6 +205,8 @@ class CountRequest(Strict):
             schema_field="output_config.format",
             template=self.chat_template_kwargs,
             effort=config.effort,
+            effort_field="output_config.effort",
+            effort_may_rest=True,
             thinks=None if thinking is None or thinking.type == "adaptive" else on,
             thinking_budget=thinking.budget_tokens if on else None,
         )
@@ -201,6 +223,7 @@ class MessagesRequest(CountRequest):
     splashlite: SplashliteOptions = SplashliteOptions()
     # what says who asks, or asks for what happens anyway
     metadata: Caller | None = None
+    diagnostics: Diagnostics | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
 
     def ask(self) -> Ask:

@@ -4,10 +4,10 @@ import json
 from uuid import uuid4
 
 from splashlite.server import numbers
-from splashlite.server.assemble import Call, Reasoning
 from splashlite.server.chat import live
 from splashlite.server.fields import Live, Loose, Numbers, Timings
 from splashlite.server.generation import Progress, Step
+from splashlite.server.parts import Call, Reasoning
 from splashlite.server.plan import Plan
 
 SIGNATURE = "c3BsYXNobGl0ZQ=="  # clients want one and send it back; it proves nothing and is not asked for
@@ -157,7 +157,7 @@ class Messaging:
         message.stop_reason = "stop_sequence" if end.stop_string is not None else _REASONS[end.reason]
         message.stop_sequence = end.stop_string
         message.usage = self._usage(stats.cached_tokens, stats.completion_tokens)
-        message.splashlite = numbers.numbers(stats, self._plan.model.drafter)
+        message.splashlite = numbers.numbers(stats, self._plan)
         message.timings = numbers.timings(stats)
         told = MessageEvent.of(
             type="message_delta",

@@ -23,7 +23,7 @@ class Model:
         self.template = Template(self.tokenizer)
         self.format = formats.of(self.template.text)
         self.vocabulary = llguidance.hf.from_tokenizer(
-            self.tokenizer._fast, eos_token=sorted(self.eos_ids) or None
+            self.tokenizer.hugging_face, eos_token=sorted(self.eos_ids) or None
         )
         self.about = engine.describe()
         self.loaded_at = int(time())

@@ -2,6 +2,7 @@
 
 from splashlite.decode.stats import Stats
 from splashlite.server.fields import CachedTokens, Numbers, ReasoningTokens, Timings, Usage
+from splashlite.server.plan import Plan
 
 
 def usage(replies: list[tuple[Stats, int]]) -> Usage:
@@ -18,9 +19,10 @@ def usage(replies: list[tuple[Stats, int]]) -> Usage:
     )
 
 
-def numbers(stats: Stats, drafter: str | None) -> Numbers:
-    return Numbers(
-        drafter=drafter,
+def numbers(stats: Stats, plan: Plan) -> Numbers:
+    notices = {"notices": plan.notices} if plan.notices else {}
+    return Numbers.of(
+        drafter=plan.model.drafter,
         speculation=stats.speculation,
         acceptance_length=round(stats.acceptance_length, 3),
         cycles=stats.cycles,
@@ -32,6 +34,7 @@ def numbers(stats: Stats, drafter: str | None) -> Numbers:
         ttft_ms=round(stats.ttft_ms, 3),
         decode_ms=round(stats.decode_ms, 3),
         decode_tps=round(stats.decode_tps, 2),
+        **notices,
     )
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from splashlite.server import grammar
+from splashlite.server import conversation, grammar
+from splashlite.server.effort import Effort
 from splashlite.server.explain import explained
 from splashlite.server.fields import SplashliteOptions
 from splashlite.server.formats import Format
@@ -15,7 +16,8 @@ from splashlite.server.problems import Problem, invalid
 class Ask:
     """A request in neutral words. `prompt` is text, token ids or chat messages; `tools` are OpenAI
     function tools; `choice` is "auto", "none", "required" or a function's name; `schema` is what the
-    answer must follow."""
+    answer must follow. `effort_may_rest` is whether an effort that the model does not know is said in `notices`
+    rather than refused."""
 
     prompt: str | list[int] | list[dict]
     options: dict = field(default_factory=dict)
@@ -27,9 +29,12 @@ class Ask:
     schema_field: str = "response_format"
     template: dict | None = None
     effort: str | None = None
+    effort_field: str = "reasoning_effort"
+    effort_may_rest: bool = False
     thinks: bool | None = None
     thinking_budget: int | None = None
     splashlite: SplashliteOptions = field(default_factory=SplashliteOptions)
+    notices: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -46,6 +51,7 @@ class Plan:
     opened: bool
     one_call: bool
     constraint: Callable[[], object] | None
+    notices: list[str]
 
 
 def make(model: Model, ask: Ask) -> Plan:
@@ -76,6 +82,7 @@ def make(model: Model, ask: Ask) -> Plan:
         opened=opened,
         one_call=bool(tools) and not ask.parallel,
         constraint=_constraint(model, ask, tools, opened),
+        notices=ask.notices,
     )
 
 
@@ -89,7 +96,12 @@ def _prompt(model: Model, ask: Ask, tools: list[dict]) -> tuple[list[int], bool]
         if not ids:
             raise invalid("prompt", "is empty: give at least one token")
         return ids, False
-    settings = template.settings(ask.template, ask.effort, ask.thinks)
+    settings, notices = template.settings(
+        ask.template, Effort(ask.effort, ask.effort_field, ask.effort_may_rest), ask.thinks
+    )
+    ask.notices += notices
+    if not template.takes_late_system:
+        prompt = conversation.folded(prompt)
     if not template.takes_tools:
         text = template.render(explained(prompt, tools), None, settings)
     else:

@@ -7,14 +7,15 @@ from typing import Any
 from uuid import uuid4
 
 from splashlite.server import numbers
-from splashlite.server.assemble import Call, Reasoning
 from splashlite.server.chat import live
 from splashlite.server.conversation import call
 from splashlite.server.fields import Live, Loose, Numbers, Timings
 from splashlite.server.generation import Step
 from splashlite.server.logprobs import chat_logprobs
+from splashlite.server.parts import Call, Reasoning
 from splashlite.server.plan import Plan
 from splashlite.server.problems import invalid
+from splashlite.server.tools import shown_name
 
 
 class Cached(Loose):
@@ -52,6 +53,7 @@ class OutputItem(Loose):
     encrypted_content: str
     call_id: str
     name: str
+    namespace: str | None = None
     arguments: str
 
 
@@ -111,6 +113,7 @@ class Responding:
 
     def __init__(self, plan: Plan, name: str, request):
         self.id, self.count, self._plan = f"resp_{uuid4().hex}", 0, plan
+        self._toolbox = request.toolbox
         self._encrypts = "reasoning.encrypted_content" in (request.include or ())
         self._open: OutputItem | None = None
         self._logprobs: list[dict] = []
@@ -173,7 +176,7 @@ class Responding:
         for item in self.response.output:
             if item.type == "function_call":
                 message.setdefault("tool_calls", []).append(
-                    call(item.call_id, item.name, item.arguments, "output")
+                    call(item.call_id, shown_name(item.namespace, item.name), item.arguments, "output")
                 )
             else:
                 name = "content" if item.type == "message" else "reasoning_content"
@@ -229,7 +232,10 @@ class Responding:
     def _call(self, event: Call) -> list[Event]:
         made = self._close()
         ids = {"id": f"fc_{uuid4().hex}", "call_id": f"call_{uuid4().hex[:24]}"}
-        item = OutputItem.of(type="function_call", **ids, name=event.name, arguments="", status="in_progress")
+        namespace, name = self._toolbox.home(event.name)
+        item = OutputItem.of(type="function_call", **ids, name=name, arguments="", status="in_progress")
+        if namespace is not None:
+            item.namespace = namespace
         self.response.output.append(item)
         place = {"item_id": item.id, "output_index": self._index}
         made.append(self._event("response.output_item.added", item=_dump(item), output_index=self._index))
@@ -238,7 +244,7 @@ class Responding:
             *made,
             self._event("response.function_call_arguments.delta", delta=event.arguments, **place),
             self._event(
-                "response.function_call_arguments.done", name=event.name, arguments=event.arguments, **place
+                "response.function_call_arguments.done", name=name, arguments=event.arguments, **place
             ),
             self._event("response.output_item.done", item=_dump(item), output_index=self._index),
         ]
@@ -258,7 +264,7 @@ class Responding:
             output_tokens_details=Reasoned(reasoning_tokens=step.end.reasoning_tokens),
             total_tokens=usage.total_tokens,
         )
-        response.splashlite = numbers.numbers(step.stats, self._plan.model.drafter)
+        response.splashlite = numbers.numbers(step.stats, self._plan)
         response.timings = numbers.timings(step.stats)
         return self._whole(f"response.{response.status}")
 

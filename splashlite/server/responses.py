@@ -1,129 +1,31 @@
 """POST /v1/responses and what belongs to it, as OpenAI's clients and Codex speak it."""
 
 from contextlib import aclosing
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Response
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from splashlite.server import conversation, problems, sse
-from splashlite.server.fields import (
-    Effort,
-    Loose,
-    Metadata,
-    Name,
-    Sampling,
-    SplashliteOptions,
-    Strict,
-    Text,
-)
+from splashlite.server import conversation, items, problems, sse
+from splashlite.server.answers import JsonObjectFormat, JsonSchema, TextFormat
+from splashlite.server.fields import Effort, Loose, Metadata, Sampling, SplashliteOptions, Strict, Text, Tier
 from splashlite.server.generation import Progress
+from splashlite.server.items import Item
 from splashlite.server.plan import Ask
 from splashlite.server.problems import Problem, invalid
-from splashlite.server.responding import Responding, reasoning_of
+from splashlite.server.responding import Responding
 from splashlite.server.serving import Serving
 from splashlite.server.store import Store
+from splashlite.server.tools import NamedTool, Tool, Toolbox
 
 
-class InputText(Strict):
-    type: Literal["input_text"]
-    text: Text
-
-
-class OutputText(Strict):
-    type: Literal["output_text"]
-    text: Text
-    annotations: list[Any] | None = Field(None, max_length=0)
-    logprobs: list[Any] | None = None
-    parsed: Any = None  # what OpenAI's client read from it itself
-
-
-class Refusal(Strict):
-    type: Literal["refusal"]
-    refusal: Text
-
-
-Part = Annotated[InputText | OutputText | Refusal, Field(discriminator="type")]
-Status = Literal["in_progress", "completed", "incomplete"]
-
-
-class MessageItem(Strict):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: Text | list[Part]
-    id: Text | None = None
-    status: Status | None = None
-    phase: Text | None = None
-
-
-class CallItem(Strict):
-    type: Literal["function_call"]
-    call_id: Text
-    name: Name
-    arguments: Text
-    parsed_arguments: Any = None
-    id: Text | None = None
-    status: Status | None = None
-
-
-class CallOutputItem(Strict):
-    type: Literal["function_call_output"]
-    call_id: Text
-    output: Text | list[Annotated[InputText, Field()]]
-    id: Text | None = None
-    status: Status | None = None
-
-
-class ReasoningText(Strict):
-    type: Literal["reasoning_text"]
-    text: Text
-
-
-class ReasoningItem(Strict):
-    type: Literal["reasoning"]
-    id: Text | None = None
-    summary: list[Any] | None = Field(None, max_length=0)
-    content: list[ReasoningText] | None = None
-    encrypted_content: Text | None = None
-    status: Status | None = None
-
-
-Item = Annotated[
-    Annotated[MessageItem, Tag("message")]
-    | Annotated[CallItem, Tag("function_call")]
-    | Annotated[CallOutputItem, Tag("function_call_output")]
-    | Annotated[ReasoningItem, Tag("reasoning")],
-    Discriminator(lambda item: item.get("type", "message") if isinstance(item, dict) else "message"),
-]
-
-
-class FunctionTool(Strict):
-    type: Literal["function"]
-    name: Name
-    description: Text | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class NamedTool(Strict):
-    type: Literal["function"]
-    name: Name
-
-
-class TextFormat(Strict):
-    type: Literal["text"]
-
-
-class JsonObjectFormat(Strict):
-    type: Literal["json_object"]
-
-
-class JsonSchemaFormat(Strict):
+class JsonSchemaFormat(JsonSchema):
     type: Literal["json_schema"]
-    name: Name
-    schema_: dict[str, Any] = Field(alias="schema")
-    description: Text | None = None
-    strict: bool | None = None
+
+    @property
+    def enforced(self) -> dict:
+        return self.schema_
 
 
 class TextSettings(Strict):
@@ -135,7 +37,9 @@ class TextSettings(Strict):
 
 class ReasoningSettings(Strict):
     effort: Effort | None = None
-    summary: Literal["auto"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = (
+        None  # none is written: the reasoning itself is given
+    )
 
 
 class ResponsesStreamOptions(Strict):
@@ -151,7 +55,7 @@ class ResponsesRequest(Sampling):
     stream: bool | None = False
     stream_options: ResponsesStreamOptions | None = None
     max_output_tokens: int | None = Field(None, ge=1)
-    tools: list[FunctionTool] | None = Field(None, max_length=512)
+    tools: list[Tool] | None = Field(None, max_length=512)
     tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = True
     text: TextSettings | None = None
@@ -165,9 +69,14 @@ class ResponsesRequest(Sampling):
     user: Text | None = None
     safety_identifier: Text | None = None
     prompt_cache_key: Text | None = None
+    client_metadata: Metadata | None = None
     truncation: Literal["disabled"] | None = None
     background: Literal[False] | None = None
-    service_tier: Literal["auto", "default"] | None = None
+    service_tier: Tier | None = None
+
+    @cached_property
+    def toolbox(self) -> Toolbox:
+        return Toolbox(self.tools)
 
     @property
     def wants_logprobs(self) -> bool:
@@ -177,7 +86,7 @@ class ResponsesRequest(Sampling):
         """The conversation without instructions: what a stored response held, then this request's input."""
         if isinstance(self.input, str):
             return [*before, {"role": "user", "content": self.input}]
-        return _joined([*before, *(_plain(item, f"input.{i}") for i, item in enumerate(self.input))])
+        return items.joined([*before, *(item.plain(f"input.{i}") for i, item in enumerate(self.input))])
 
     def ask(self, messages: list[dict]) -> Ask:
         if self.top_logprobs is not None and not self.wants_logprobs:
@@ -190,69 +99,22 @@ class ResponsesRequest(Sampling):
         if self.wants_logprobs:
             options["logprobs"] = self.top_logprobs or 0
         form, choice = self.text.format if self.text else None, self.tool_choice
-        schema = (
-            None
-            if form is None or form.type == "text"
-            else {"type": "object"}
-            if form.type == "json_object"
-            else form.schema_
-        )
         return Ask(
             prompt=conversation.merged(messages),
             options=options,
             max_tokens=self.max_output_tokens,
-            tools=[_tool(tool) for tool in self.tools or []],
+            tools=self.toolbox.functions,
             choice=choice.name if isinstance(choice, NamedTool) else choice or "auto",
             parallel=self.parallel_tool_calls is not False,
-            schema=schema,
+            schema=form.enforced if form else None,
             schema_field="text.format",
             template=self.chat_template_kwargs,
             effort=self.reasoning.effort if self.reasoning else None,
+            effort_field="reasoning.effort",
+            effort_may_rest=True,
+            notices=list(self.toolbox.notices),
             splashlite=self.splashlite,
         )
-
-
-def _tool(tool: FunctionTool) -> dict:
-    return {"type": "function", "function": tool.model_dump(exclude_none=True, exclude={"type"})}
-
-
-def _plain(item, place: str) -> dict:
-    if isinstance(item, MessageItem):
-        role = "system" if item.role == "developer" else item.role
-        parts = [] if isinstance(item.content, str) else item.content
-        texts = [part.refusal if isinstance(part, Refusal) else part.text for part in parts]
-        return {"role": role, "content": item.content if isinstance(item.content, str) else "".join(texts)}
-    if isinstance(item, CallItem):
-        call = conversation.call(item.call_id, item.name, item.arguments, f"{place}.arguments")
-        return {"role": "assistant", "content": "", "tool_calls": [call]}
-    if isinstance(item, CallOutputItem):
-        output = item.output if isinstance(item.output, str) else "".join(part.text for part in item.output)
-        return {"role": "tool", "content": output, "tool_call_id": item.call_id}
-    content = "".join(part.text for part in item.content or ())
-    return {
-        "role": "assistant",
-        "content": "",
-        "reasoning_content": content or reasoning_of(item.encrypted_content, place),
-    }
-
-
-def _joined(messages: list[dict]) -> list[dict]:
-    """What one turn of the assistant left as several items is one message again."""
-    joined: list[dict] = []
-    for message in messages:
-        last = joined[-1] if joined else None
-        if (
-            last is None
-            or message["role"] != "assistant"
-            or last["role"] != "assistant"
-            or "reasoning_content" in message
-        ):
-            joined.append(message)
-            continue
-        both = last | {"content": last["content"] + message["content"]}
-        calls = last.get("tool_calls", []) + message.get("tool_calls", [])
-        joined[-1] = both | ({"tool_calls": calls} if calls else {})
-    return joined
 
 
 class Deleted(Loose):

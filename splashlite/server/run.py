@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 
+from splashlite import notes
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.server import app
 from splashlite.server.model import Model
@@ -23,8 +24,12 @@ def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None =
     """
     _check(host, origins, key)
     listener = _listen(host, port)
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
-    logging.getLogger("splashlite.server").setLevel(logging.INFO)
+    _log_to_stderr()
+    with notes.shown():
+        _serve(load, host, listener, hosts, origins, key)
+
+
+def _serve(load, host: str, listener: socket.socket, hosts, origins, key: str | None) -> None:
     worker = Worker(lambda: load(_Progress()), Model)
     server = Server(app.build(worker, hosts=[*hosts, *_name_of(host)], origins=origins, key=key), worker.stop)
     where = listener.getsockname()
@@ -38,6 +43,14 @@ def serve(load, host: str, port: int, *, hosts=(), origins=(), key: str | None =
             os._exit(0)  # a thread that loads MLX arrays while the interpreter ends can abort the process
     if worker.failure is not None:
         raise _sentence(worker.failure)
+
+
+def _log_to_stderr() -> None:
+    """The server's own log; what the engine warns of is shown as notes."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(lambda record: record.name != "splashlite")
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], format="%(message)s")
+    logging.getLogger("splashlite.server").setLevel(logging.INFO)
 
 
 class _Progress:

@@ -5,7 +5,8 @@ import json
 import threading
 
 from splashlite.errors import UsageError
-from splashlite.server import formats
+from splashlite.server import effort, formats
+from splashlite.server.effort import Effort
 from splashlite.server.problems import Problem, invalid, unsupported
 
 RENDER_S = 10  # the longest a template may run
@@ -27,19 +28,23 @@ class Template:
 
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
-        source = tokenizer._fast.chat_template if tokenizer is not None else None
-        self.text = "\n".join(source.values()) if isinstance(source, dict) else source or ""
+        self.text = tokenizer.chat_template
         self.variables = _variables(self.text)
-        self._prints_arguments = self.takes_tools and _prints_arguments(tokenizer)
-        self.reasons = bool(formats.of(self.text).think)
+        self._prints_arguments = self.takes_tools and _prints_arguments(self._try)
+        format = formats.of(self.text)
+        self.reasons = bool(format.think)
+        self.takes_late_system = _takes_late_system(self._try)
+        self.efforts = (
+            effort.known(format.name, self._try_user) if "reasoning_effort" in self.variables else ()
+        )
 
     @property
     def takes_tools(self) -> bool:
         return "tools" in self.variables
 
-    def settings(self, given: dict | None, effort: str | None, thinks: bool | None) -> dict:
+    def settings(self, given: dict | None, wanted: Effort, thinks: bool | None) -> tuple[dict, list[str]]:
         """Template settings of a request: what it gave, and what its reasoning effort or thinking switch mean
-        here.
+        here; and what is to be said of the effort.
 
         Raises Problem for a setting that the template does not read.
         """
@@ -51,24 +56,28 @@ class Template:
                 raise unsupported(
                     f"chat_template_kwargs.{name}", f"this model's template has no such setting, {offer}"
                 )
-        if effort is not None:
-            settings |= self._effort(effort)
+        made, notices = self._effort(wanted) if wanted.asked is not None else ({}, [])
+        settings |= made
         if thinks is not None:
             settings |= self._switch(thinks)
-        return settings
+        return settings, notices
 
-    def _effort(self, effort: str) -> dict:
-        if effort == "none":
-            return self._switch(False, "reasoning_effort")
+    def _effort(self, wanted: Effort) -> tuple[dict, list[str]]:
+        asked, field, may_rest = wanted
+        if asked == "none":
+            return self._switch(False, field), []
         switch = {"enable_thinking": True} if "enable_thinking" in self.variables else {}
-        if "reasoning_effort" in self.variables:
-            return switch | {"reasoning_effort": effort}
-        if not switch:
-            raise unsupported(
-                "reasoning_effort",
-                'this model has no such setting: leave it out, or say "none" if it does not reason',
-            )
-        return switch
+        if self.efforts:
+            given = effort.nearest(asked, self.efforts)
+            told = f'{field}: "{asked}" became "{given}", the nearest that this model knows'
+            return switch | {"reasoning_effort": given}, [told] if given != asked else []
+        if switch:
+            return switch, [f"{field}: this model's reasoning is only switched on and off, and is on"]
+        if may_rest:
+            return {}, [f"{field}: has no effect: this model has no such setting"]
+        raise unsupported(
+            field, 'this model has no such setting: leave it out, or say "none" if it does not reason'
+        )
 
     def _switch(self, thinks: bool, name: str = "thinking") -> dict:
         if "enable_thinking" in self.variables:
@@ -87,6 +96,17 @@ class Template:
             messages = [_with_text_arguments(message) for message in messages]
         return _within(RENDER_S, lambda: self.tokenizer.render(messages, **given, **settings))
 
+    def _try(self, messages: list[dict], **settings) -> str:
+        """What the template makes of a probe. Raises UsageError when it refuses it or takes too long."""
+        try:
+            return _within(RENDER_S, lambda: self.tokenizer.render(messages, **settings))
+        except Problem as problem:
+            raise UsageError(problem.message) from None
+
+    def _try_user(self, **settings) -> str:
+        switch = {"enable_thinking": True} if "enable_thinking" in self.variables else {}
+        return self._try([{"role": "user", "content": "u"}], **switch, **settings)
+
 
 def arguments(text: str, place: str) -> dict:
     """The arguments of a past call, which the APIs carry as JSON text."""
@@ -99,7 +119,7 @@ def arguments(text: str, place: str) -> dict:
     return content
 
 
-def _prints_arguments(tokenizer) -> bool:
+def _prints_arguments(renders) -> bool:
     """Whether the template prints the arguments of past calls, which then must be text; others walk
     through a mapping."""
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"probe": "value"}}}
@@ -107,9 +127,24 @@ def _prints_arguments(tokenizer) -> bool:
     result = {"role": "tool", "content": "r", "tool_call_id": "c", "name": "f"}
     messages = [{"role": "user", "content": "u"}, turn, result]
     try:
-        return "{'probe'" in _within(RENDER_S, lambda: tokenizer.render(messages))
+        return "{'probe'" in renders(messages)
     except UsageError:
         return True
+
+
+def _takes_late_system(renders) -> bool:
+    """Whether the template writes what the system says behind the start; some refuse it, some leave it out."""
+    turns = [
+        ("system", "s"),
+        ("user", "u"),
+        ("assistant", "a"),
+        ("system", "probe-of-the-system"),
+        ("user", "u"),
+    ]
+    try:
+        return "probe-of-the-system" in renders([{"role": role, "content": text} for role, text in turns])
+    except UsageError:
+        return False
 
 
 def _with_text_arguments(message: dict) -> dict:

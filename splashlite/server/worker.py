@@ -256,7 +256,11 @@ class Worker:
             return short
 
     def _aside(self, long: Job, short: Job) -> None:
-        """Serve `short` with a session of its own, and come back to what `long` has read so far."""
+        """Serve `short` with a session of its own, and come back to what `long` has read so far.
+
+        The engine's store of prefixes cannot stand in for it: where a long prompt's rows do not fit there, every
+        turn would have it read from the start again, and it would never end.
+        """
         engine, kept = self.engine, self.engine.session
         engine.session, self._current = type(kept)(engine.target, engine.drafter), short
         try:

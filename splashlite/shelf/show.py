@@ -1,7 +1,6 @@
 """What `splashlite models`, `show`, `pull` and `rm` say."""
 
 import json
-import logging
 import sys
 
 import click
@@ -14,12 +13,13 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+from splashlite import notes
 from splashlite.chat.numbers import DOT, size
 from splashlite.chat.screen import Screen
 from splashlite.errors import SplashliteError
 from splashlite.pairs.fetch import fetch
 from splashlite.pairs.resolve import Pair, resolve
-from splashlite.shelf import stock
+from splashlite.shelf import runs, stock
 
 
 def models(as_json: bool) -> None:
@@ -58,7 +58,7 @@ def show(name: str | None, target: str | None, drafter: str | None, as_json: boo
     sampling = ", ".join(f"{key} {value:g}" for key, value in pair.sampling.items())
     rows += [
         ("sampling", sampling or "the target's own"),
-        ("memory", _need(facts)),
+        ("memory" if facts["runs"] else "runs", _need(facts)),
         ("licence", facts["licence"]),
     ]
     rows += [("note", note) for note in pair.notes]
@@ -68,9 +68,10 @@ def show(name: str | None, target: str | None, drafter: str | None, as_json: boo
 def pull(name: str | None, target: str | None, drafter: str | None) -> None:
     """Download both halves of a pair; what is here already is only checked."""
     pair, screen = resolve(name, target=target, drafter=drafter), Screen()
+    runs.require(pair)
     for note in pair.notes:
         screen.dim(note)
-    with _progress(screen) as progress:
+    with notes.shown(screen.dim), _progress(screen) as progress:
         for label, each in zip(("target", "drafter"), stock.halves(pair), strict=False):
             task = progress.add_task(label, total=None)
 
@@ -97,7 +98,7 @@ def remove(name: str, assume_yes: bool) -> None:
 
 
 def _facts(pair: Pair) -> dict:
-    halves = stock.halves(pair)
+    halves, unsupported = stock.halves(pair), runs.why_not(pair)
     return {
         "name": pair.name,
         "target": str(pair.target),
@@ -106,6 +107,8 @@ def _facts(pair: Pair) -> dict:
         "disk_bytes": sum(half.disk_bytes for half in halves),
         "memory_bytes": stock.memory_bytes(pair),
         "fits": stock.fits(pair),
+        "runs": unsupported is None,
+        "unsupported": unsupported,
         "licence": pair.licence or "unknown",
         "sampling": pair.sampling,
         "why": pair.why,
@@ -122,6 +125,8 @@ def _here(facts: dict) -> str:
 
 
 def _need(facts: dict) -> str:
+    if not facts["runs"]:
+        return f"cannot run here: {facts['unsupported'].partition(' (')[0]}"
     if facts["memory_bytes"] is None:
         return "memory not known"
     verdict = "fits here" if facts["fits"] else f"too large for the {size(stock.usable_bytes())} here"
@@ -140,7 +145,6 @@ def _also_used(part: str, pair: Pair) -> str:
 
 
 def _progress(screen: Screen) -> Progress:
-    logging.getLogger("splashlite").addHandler(_Notes(screen))
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -150,14 +154,3 @@ def _progress(screen: Screen) -> Progress:
         console=screen.console,
         transient=True,
     )
-
-
-class _Notes(logging.Handler):
-    """What the fetcher reports besides bytes, on the screen."""
-
-    def __init__(self, screen: Screen):
-        super().__init__()
-        self._screen = screen
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._screen.dim(record.getMessage())

@@ -47,7 +47,7 @@ def generate(
     column = None
     while live.size:
         steps = []
-        for _ in range(STRIDE):
+        for _ in range(min(STRIDE, limit)):
             ids, logits = top_of(target, last, top)
             drawn = _draw(ids, logits, np.array(temperatures)[live], seed, np.array(numbers)[live], position)
             if position < longest:

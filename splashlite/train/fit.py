@@ -20,6 +20,7 @@ from splashlite.train.batches import Mixture, Recipe, batch
 from splashlite.train.objective import Blocks, Objective, losses
 from splashlite.train.simulate import Acceptance, simulate
 
+RUN = "run"  # the folder of a run, inside that of its drafter
 LOG, STATE, WHAT, BEST = "log.jsonl", "state.safetensors", "run.json", "best.safetensors"
 
 

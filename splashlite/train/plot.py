@@ -5,12 +5,12 @@ from pathlib import Path
 
 from splashlite.errors import UsageError
 from splashlite.evaluate.plot import check  # noqa: F401  (the same conditions)
-from splashlite.train.fit import LOG
+from splashlite.train.fit import LOG, RUN
 
 
 def history(folder: Path) -> list[dict]:
-    """A run's log. Raises UsageError when the folder holds none."""
-    path = folder / LOG
+    """The log of a drafter's run. Raises UsageError when the folder holds none."""
+    path = folder / RUN / LOG
     if not path.is_file():
         raise UsageError(f"{folder} holds no run: name a folder that `splashlite train drafter` made")
     return [json.loads(line) for line in path.read_text().splitlines()]

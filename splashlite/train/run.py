@@ -21,7 +21,7 @@ from splashlite.train import batches, output, start
 from splashlite.train import data as making
 from splashlite.train import plot as picture
 from splashlite.train.corpus import About, Corpus
-from splashlite.train.fit import LOG, Plan, Run
+from splashlite.train.fit import LOG, RUN, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
 
 
@@ -69,10 +69,10 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
         raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
     drafter, stated, origin = _begin(tapped, tokenizer, corpora, begin, fresh, copied, options)
     plan = _plan(options, drafter.block_size)
-    run = Run(folder, plan, drafter, tapped, mixture)
+    run = Run(folder / RUN, plan, drafter, tapped, mixture)
     if resume:
         run.resume()
-    elif (folder / LOG).exists():
+    elif (folder / RUN / LOG).exists():
         raise UsageError(f"{folder} already holds a run: go on with --resume, or name another folder")
     else:
         run.start()

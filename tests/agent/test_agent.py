@@ -163,6 +163,7 @@ def test_a_server_that_is_stuck_is_not_waited_for(box, standin):
 def test_a_small_context_is_told(box, standin):
     ran = box.run("agent", "claude", "--port", standin(context=8192).port)
     assert ran.code == 0 and "with a context of 8,192: it may refuse or forget" in ran.err
+    assert "context" not in box.run("agent", "claude", "--port", standin(context=65_536).port).err
 
 
 @pytest.mark.parametrize("number, heard", [(signal.SIGTERM, "SIGTERM"), (signal.SIGINT, "SIGINT")])

@@ -1,5 +1,6 @@
 """An engine that says what it is told to, with the public API of the real one, and a command line that uses it."""
 
+import logging
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -159,6 +160,9 @@ def main():
 
     def load(pair, progress, **halves):
         progress("loading weights", 1_000_000, 4_000_000)
+        if pair == "warner":
+            for _ in range(2):
+                logging.getLogger("splashlite").warning("the measured costs cannot be kept: read-only\nTraceback: here")
         time.sleep(seconds)
         if pair == "broken":
             raise SplashliteError("the folder broken does not exist: give a pair's name, a repo id or a folder")

@@ -5,6 +5,7 @@ import select
 import signal
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyte
@@ -109,3 +110,14 @@ def fake_chat(*arguments, load_seconds=0, delay=0, **options):
         "chat",
     ]
     return Terminal([*command, *arguments], **options)
+
+
+@contextmanager
+def ready(terminal):
+    terminal.wait("fake-135M")
+    terminal.wait("\n>")
+    yield terminal
+
+
+def answered(terminal, count=1):
+    return terminal.wait(lambda text: text.count("speculation on") >= count)

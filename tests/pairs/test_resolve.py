@@ -55,11 +55,12 @@ def repo(source):
 def test_every_known_pair_is_whole(name):
     content = tomllib.loads((data_folder("models") / name / "pair.toml").read_text())
     assert content.keys() <= {"licence", "notes", "target", "drafter", "sampling"}
-    assert content["target"].keys() <= {"id", "default", "by_quantization", "files"}
+    assert content["target"].keys() <= {"id", "model_type", "default", "by_quantization", "files"}
     assert content["drafter"].keys() <= {"ids", "also", "folder"}
     assert content.get("sampling", {}).keys() <= {"temperature", "top_k", "top_p", "min_p"}
     pair = resolve(name)
     assert pair.name == name
+    assert pair.model_type == content["target"]["model_type"]
     assert pair.licence
     assert pair.sampling == content.get("sampling", {})
     repositories = [

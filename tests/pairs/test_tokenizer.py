@@ -18,8 +18,8 @@ TEMPLATE = (
 def folder(tmp_path):
     """A model folder with a byte-level tokenizer, as transformers writes it."""
     toy = toys.byte_level(special=["<|end|>", "<|eot|>"], eos_token="<|end|>")
-    toy._fast.chat_template = TEMPLATE
-    toy._fast.save_pretrained(tmp_path / "model")
+    toy.hugging_face.chat_template = TEMPLATE
+    toy.hugging_face.save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -37,7 +37,8 @@ def test_text_goes_there_and_back(folder):
 
 def test_the_template_of_the_folder_is_applied(folder):
     tokenizer = load_tokenizer(folder, {})
-    assert tokenizer.has_chat_template
+    assert tokenizer.has_chat_template and tokenizer.chat_template == TEMPLATE
+    assert tokenizer.hugging_face.chat_template == TEMPLATE
     ids = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}])
     assert tokenizer.decode(ids) == "[user]hi<|end|>[assistant]"
     ids = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=False)

@@ -8,10 +8,9 @@ import pytest
 from scripted import CALLS, XML, Engine
 
 from splashlite.server import assemble, chat, formats, messages, messaging, responding, responses
-from splashlite.server.assemble import Call, Reasoning, Text
 from splashlite.server.generation import Reply
-from splashlite.server.harmony import Harmony
 from splashlite.server.model import Model
+from splashlite.server.parts import Call, Reasoning, Text
 from splashlite.server.plan import make
 
 TOOLS = [
@@ -179,7 +178,7 @@ HARMONY = (
 
 def harmony_events(text, tools=TOOLS):
     def read(parts):
-        reader, merged = Harmony(tools), []
+        reader, merged = assemble.Assembler(formats.of("<|channel|>"), tools), []
         for each in [event for part in parts for event in reader.push(part)] + reader.finish():
             if (
                 merged

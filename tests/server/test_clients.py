@@ -91,6 +91,13 @@ def test_one_seed_one_text_with_and_without_the_drafter(real):
         two.choices[0].message.content == drafted.choices[0].message.content != two.choices[1].message.content
     )
     assert [each.index for each in two.choices] == [0, 1] and two.usage.completion_tokens == 20
+    streamed = {0: "", 1: ""}
+    usage = {"stream": True, "stream_options": {"include_usage": True}}
+    for chunk in real.openai.chat.completions.create(**options, seed=11, n=2, **usage):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert [streamed[each.index] for each in two.choices] == [each.message.content for each in two.choices]
+    assert chunk.usage.completion_tokens == 20
 
 
 def test_stop_strings_end_every_api_before_them(real):

@@ -93,7 +93,7 @@ def port(open_server):
             ({name: value}, name)
             for name, value in {
                 "store": True,
-                "service_tier": "flex",
+                "service_tier": "scale",
                 "prediction": {},
                 "functions": [],
                 "audio": {},

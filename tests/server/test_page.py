@@ -156,6 +156,20 @@ def test_a_reply_is_shown_as_markdown_in_both_themes_and_on_a_phone(server, open
     assert page.problems == []
 
 
+@pytest.mark.parametrize("width", [1100, 390])
+def test_why_speculation_is_parked_stands_below_the_numbers_and_can_be_read(server, open_page, width):
+    page = open_page(server.url, viewport={"width": width, "height": 800})
+    why = page.locator("#speculation")
+    assert not why.is_visible()
+    numbers = page.locator("#live").bounding_box()["height"]
+    why.evaluate("each => each.textContent = 'Speculation parked: ' + 'plain decoding is faster here '.repeat(4)")
+    live, label, shown = (page.locator(each).bounding_box() for each in ("#live", "#live label", "#speculation"))
+    assert shown["y"] >= label["y"] + label["height"] and shown["width"] <= live["width"]
+    assert why.evaluate("each => each.scrollWidth <= each.clientWidth")
+    assert live["height"] > numbers
+    picture(page, f"parked-{width}")
+
+
 def test_what_a_model_writes_is_never_html(server, open_page):
     server.worker.engine.say = EVIL
     page = open_page(server.url)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import time
 from dataclasses import dataclass
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 64}
@@ -80,3 +81,16 @@ def request(
 def get(port: int, path: str, *, host: str = "localhost", headers: dict | None = None) -> Answer:
     lines = "".join(f"{key}: {value}\r\n" for key, value in (headers or {}).items())
     return raw(port, f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n".encode())
+
+
+def chat(text, **more):
+    """A request with one message."""
+    return CHAT | {"messages": [{"role": "user", "content": text}]} | more
+
+
+def until(true, seconds=5.0):
+    """Wait until `true()` holds."""
+    ends = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < ends, "it did not happen"
+        time.sleep(0.01)

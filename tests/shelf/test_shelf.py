@@ -97,3 +97,30 @@ def test_names_without_a_size_are_not_guessed():
 
 def test_the_shipped_drafter_is_never_removed(hub):
     assert [part for part, _ in stock.removable(resolve("smollm2-135m"))] == []
+
+
+def test_what_cannot_run_here_is_said_and_never_downloaded(hub, capsys):
+    """glm-5.3-flash: no part of the installed mlx-lm that splashlite can put back runs it."""
+    fact = next(each for each in listed(capsys) if each["name"] == "glm-5.3-flash")
+    assert fact["runs"] is False and "glm5_next" in fact["unsupported"]
+    out = run(capsys, "models")[1]
+    assert "cannot run here: its architecture glm5_next is not supported by splashlite" in out
+    assert "cannot run here: its architecture glm5_next" in run(capsys, "show", "glm-5.3-flash")[1]
+    asked = len(hub.requests)
+    code, _, err = run(capsys, "pull", "glm-5.3-flash")
+    assert code == 1 and "GLM-5.3-Flash-4bit cannot run here" in err and "glm5_next" in err
+    code, _, err = run(capsys, "generate", "glm-5.3-flash", "--prompt", "hi")
+    assert code == 1 and "GLM-5.3-Flash-4bit cannot run here" in err
+    assert len(hub.requests) == asked
+    hub.repositories["someone/Alien"] = {"config.json": b'{"model_type": "martian"}', "model.safetensors": weights(9)}
+    code, _, err = run(capsys, "pull", "--target", "someone/Alien")
+    assert code == 1 and "martian" in err and not any("safetensors" in each for each in hub.requests)
+
+
+def test_every_other_known_architecture_runs(hub, capsys):
+    assert {each["name"] for each in listed(capsys) if not each["runs"]} == {"glm-5.3", "glm-5.3-flash"}
+
+
+def listed(capsys):
+    cli.run(["models", "--json"])
+    return json.loads(capsys.readouterr().out)

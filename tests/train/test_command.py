@@ -1,0 +1,84 @@
+"""`splashlite train` from a prompt file to a drafter that the other commands take, on the demo target."""
+
+import itertools
+import json
+
+import pytest
+
+from splashlite.cli import run
+from splashlite.train.questions import questions
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory):
+    file = tmp_path_factory.mktemp("prompts") / "mine.jsonl"
+    lines = [{"messages": [{"role": "user", "content": question}]} for _, question in itertools.islice(questions(5), 24)]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return file
+
+
+@pytest.fixture(scope="module")
+def answers(prompts):
+    folder = prompts.parent / "answers"
+    assert run(["train", "data", str(folder), "--prompts", str(prompts), "--limit", "10", "--sampled", "0.25"]) == 0
+    return folder
+
+
+def train(folder, answers, *more):
+    small = ["--texts", "2", "--anchors", "3", "--columns", "512", "--layers", "1", "--rank", "4", "--held-out", "4"]
+    return run(["train", "drafter", str(folder), "--data", str(answers), *small, "--check", "1", "--examined", "2", *more])
+
+
+@pytest.mark.slow
+def test_from_prompts_to_a_drafter_that_generate_takes(tmp_path, answers, capsys):
+    drafter = tmp_path / "drafter"
+    assert train(drafter, answers, "--steps", "2", "--plot", str(tmp_path / "run.png")) == 0
+    assert "tokens per cycle on held-out answers" in capsys.readouterr().out
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    assert run(["show", str(drafter), "--json"]) == 0
+    assert "SmolLM2" in capsys.readouterr().out  # the card names its target
+    asked = ["generate", "--prompt", "Name three rivers.", "--max-tokens", "12", "--temperature", "0", "--json", "--no-calibrate"]
+    assert run([*asked, str(drafter)]) == 0
+    fast = json.loads(capsys.readouterr().out)
+    assert run(asked) == 0
+    assert fast["tokens"] == json.loads(capsys.readouterr().out)["tokens"]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_only_when_it_is_asked_to_and_the_same(tmp_path, answers, capsys):
+    folder = tmp_path / "run"
+    assert train(folder, answers, "--steps", "1") == 0
+    assert train(folder, answers, "--steps", "1") == 2
+    assert "--resume" in capsys.readouterr().err
+    assert train(folder, answers, "--steps", "2", "--resume") == 2
+    assert "another steps (1, not 2)" in capsys.readouterr().err
+    assert train(folder, answers, "--steps", "1", "--resume") == 0
+
+
+@pytest.mark.slow
+def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, capsys):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train(first, answers, "--steps", "1", "--kind", "dflash") == 0
+    assert train(second, answers, "--steps", "1", "--from", str(first), "--soft", "0") == 0
+    assert "Begun from the drafter first." in (second / "README.md").read_text()
+    config = json.loads((first / "config.json").read_text())
+    config["dflash_config"]["target_layer_ids"] = [0, 7, 14, 20, 27]
+    (first / "config.json").write_text(json.dumps(config))
+    capsys.readouterr()
+    assert train(tmp_path / "third", answers, "--steps", "1", "--from", str(first)) == 2
+    assert "--taps 0,7,14,20,27" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["plot", "x.png", "nowhere"], "nowhere holds no run"),
+        (["drafter", "out", "--data", "nowhere"], "corpus.json is missing"),
+        (["data", "out", "--taps", "1,99"], "ascending layers from 0 to 29"),
+        (["data", "out", "--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    assert run(["train", *arguments]) != 0
+    assert says in capsys.readouterr().err
