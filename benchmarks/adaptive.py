@@ -1,22 +1,28 @@
 """Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, on
 every prompt class.
 
-    python benchmarks/adaptive.py [--pair NAME] [--prompts 3] [--tokens 64] [--json]
+    python benchmarks/adaptive.py [--pair NAME] [--prompts 2] [--tokens 48] [--minutes 14] [--json]
     python benchmarks/adaptive.py --scripted [--rates 30 60 90]
 
-Everything runs interleaved in one process. The best other way to decode is the one with the highest median
-speed in its class; the ratio is the median over prompts of adaptive over it. Costs are measured anew before.
+Costs are measured anew before. A first round runs every way to decode on every prompt, for half of the tokens; the
+FINALISTS fastest of each class and adaptive decoding then race, round after round, until the time is up. A round goes through the
+prompts, and the ways take turns on each. The ratio is that of the speeds within one round, over all prompts of
+the class; the median over rounds is shown, against the finalist with the highest speed in them, and the spread of
+the rounds. Prompts whose text goes round in circles are passed over. Exit code 1 below BOUND.
 
 --scripted runs the real pair with a drafter whose tokens are overruled: each is right with the given
 probability, whatever came before, and the drafter's own pass still has to be paid. The speed-up over plain
 decoding is then put beside the one that the cost curve predicts for the best width, E(rows) T(1) / T(rows),
-E(rows) = 1 + p + … + p^(rows - 1), or 1 where no width promises more.
+E(rows) = 1 + p + … + p^(rows - 1), or 1 where no width promises more; p is the share of judged drafts that were
+right, so that luck is no part of the comparison. Exit code 1 when they are more than SCRIPTED_BOUND apart.
 """
 
 import argparse
 import json
 import random
+from collections import defaultdict
 from statistics import median
+from time import perf_counter
 
 import splashlite  # first: it chooses the BLAS
 
@@ -27,159 +33,218 @@ from splashlite.decode.survival import Survival
 from splashlite.drafter.draft import Draft
 from splashlite.engine import open_pair
 from splashlite.evaluate.machine import Load
-from splashlite.evaluate.measure import ADAPTIVE, GREEDY, PLAIN, Bench
-from splashlite.evaluate.numbers import arm, left_out_because
+from splashlite.evaluate.measure import ADAPTIVE, PLAIN, arms_of
+from splashlite.evaluate.numbers import LOOPING, distinct
 from splashlite.evaluate.prompts import DOCUMENT, encoded, shipped
 from splashlite.pairs.resolve import resolve
+
+FINALISTS = 3
+LEAST_ROUNDS = 3  # of the final, whatever the time
+BOUND = 0.97  # of the best other way's speed
+SCRIPTED_BOUND = 0.05
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", default=None)
-    parser.add_argument("--prompts", type=int, default=3, help="of each class")
-    parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--prompts", type=int, default=2, help="of each class (the long document: half as many)")
+    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--minutes", type=float, default=14, help="no round is begun that would end later")
+    parser.add_argument("--classes", nargs="+", help="only these")
     parser.add_argument("--scripted", action="store_true")
-    parser.add_argument(
-        "--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right"
-    )
+    parser.add_argument("--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    options.stop = perf_counter() + 60 * options.minutes
     load = Load()
     engine = open_pair(resolve(options.pair), calibrate="off")
     engine.costs = measure(engine.target, engine.drafter)  # anew, and not kept for other programs
-    asked = [
-        prompt for prompt in shipped(options.prompts) if not (options.scripted and prompt.kind == DOCUMENT)
-    ]
-    prompts, _ = encoded(engine, asked, options.tokens)
-    rows = (
-        scripted(engine, prompts, options, load) if options.scripted else best(engine, prompts, options, load)
-    )
+    prompts = chosen(engine, options)
+    rows, failed = (scripted if options.scripted else best)(engine, prompts, options, load)
     load.sample()
     result = {
         "version": splashlite.__version__,
         "mlx": mx.__version__,
         "cycle_ms": engine.costs.cycle_ms(),
         "rows": rows,
+        "failed": failed,
         "load": load.as_dict(),
     }
-    if options.json:
-        print(json.dumps(result, indent=1))
-        return
-    widest = {name: max(len(name), *(len(show(row[name])) for row in rows)) for name in rows[0]}
-    print("  ".join(f"{name:>{widest[name]}}" for name in widest))
-    for row in rows:
-        print("  ".join(f"{show(row[name]):>{widest[name]}}" for name in widest))
-    print("cycle, ms by rows: " + " ".join(f"{ms:.1f}" for ms in result["cycle_ms"]))
-    print(f"machine load: {result['load']}")
+    print(json.dumps(result, indent=1) if options.json else table(result))
+    raise SystemExit(1 if failed else 0)
+
+
+def table(result: dict) -> str:
+    rows = result["rows"]
+    lines = [f"| {' | '.join(rows[0])} |", "|---" * len(rows[0]) + "|"]
+    lines += [f"| {' | '.join(show(value) for value in row.values())} |" for row in rows]
+    lines.append("cycle, ms by rows: " + " ".join(f"{ms:.1f}" for ms in result["cycle_ms"]))
+    lines.append(f"machine load: {result['load']}")
+    return "\n".join(lines + [f"OUT OF BOUNDS: {words}" for words in result["failed"]])
 
 
 def show(value) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def best(engine, prompts, options, load: Load) -> list[dict]:
-    """Adaptive decoding and the best other way, class by class."""
-    runner = Bench(engine, tokens=options.tokens, widths=True, heard=lambda words: load.sample())
-    runner.modes = {GREEDY: runner.modes[GREEDY]}
-    _, measured = runner.run(prompts)
-    rows = []
-    for kind in dict.fromkeys(kind for kind, _ in prompts):
-        kept = [each for each in measured[GREEDY] if each.kind == kind and left_out_because(each) is None]
-        if not kept:
-            print(f"{kind}: every text loops or is too short, nothing is compared")
+def chosen(engine, options) -> dict[str, list[list[int]]]:
+    """The first prompts of each class whose plain text is as long as asked for and does not go round in circles."""
+    found = defaultdict(list)
+    for kind, ids in encoded(engine, shipped(), options.tokens)[0]:
+        wanted = max(1, options.prompts // 2) if kind == DOCUMENT else options.prompts
+        skipped = kind not in (options.classes or [kind]) or (options.scripted and kind == DOCUMENT)
+        if skipped or len(found[kind]) == wanted:
             continue
-        speeds = {name: arm(name, kept, refused=False) for name in runner.arms}
-        others = {name: each["tokens_per_second"] for name, each in speeds.items() if name != ADAPTIVE}
-        winner = max(others, key=others.get)
-        ratios = [
-            each.replies[ADAPTIVE].stats.decode_tps / each.replies[winner].stats.decode_tps for each in kept
-        ]
+        text = speed(engine, ids, options.tokens, speculative=False)[1].tokens
+        if len(text) == options.tokens and distinct(text) >= LOOPING:
+            found[kind].append(ids)
+    found = {kind: prompts for kind, prompts in found.items() if prompts}
+    if not found:
+        raise SystemExit(f"no text of {options.tokens} tokens is fit to be timed: ask for fewer with --tokens")
+    return found
+
+
+def speed(engine, ids: list[int], tokens: int, **arm):
+    """Milliseconds a token of one greedy reply, and the reply; what is not adaptive teaches the engine nothing."""
+    remembered = engine.survival
+    reply = engine.generate(ids, max_tokens=tokens, temperature=0, **arm)
+    if arm:
+        engine.survival = remembered
+    return reply.stats.decode_ms / max(reply.stats.completion_tokens, 1), reply
+
+
+def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[str]]:
+    """Adaptive decoding and the best other way, class by class, and which ratios leave the bound."""
+    arms = arms_of(engine.drafter.block_size, widths=True)
+    first = {kind: race(engine, few, arms, -(-options.tokens // 2), 0) for kind, few in prompts.items()}
+    final = {}
+    for kind in prompts:
+        others = sorted((name for name in arms if name != ADAPTIVE), key=lambda name: first[kind][name]["ms"])
+        final[kind] = {name: arms[name] for name in (ADAPTIVE, *others[:FINALISTS])}
+    rounds, took = [], 0.0
+    while len(rounds) < LEAST_ROUNDS or perf_counter() + took < options.stop:
+        load.sample()
+        began, turn = perf_counter(), len(rounds) + 1
+        rounds.append({kind: race(engine, few, final[kind], options.tokens, turn) for kind, few in prompts.items()})
+        took = perf_counter() - began
+    rows, failed = [], []
+    for kind, few in prompts.items():
+        runs = [each[kind] for each in rounds]
+        typical = {name: median(run[name]["ms"] for run in runs) for name in final[kind]}
+        winner = min((name for name in typical if name != ADAPTIVE), key=typical.get)
+        ratios = [run[winner]["ms"] / run[ADAPTIVE]["ms"] for run in runs]
         rows.append(
             {
                 "class": kind,
-                "prompts": len(kept),
-                "plain_tps": speeds[PLAIN]["tokens_per_second"],
-                "best": winner,
-                "best_tps": others[winner],
-                "adaptive_tps": speeds[ADAPTIVE]["tokens_per_second"],
-                "adaptive_over_best": median(ratios),
-                "rows": speeds[ADAPTIVE]["rows_per_cycle"],
-                "parked": speeds[ADAPTIVE]["parked_share"],
+                "prompts": len(few),
+                "rounds": len(runs),
+                "best other": winner,
+                "its tok/s": 1000 / typical[winner],
+                "adaptive tok/s": 1000 / typical[ADAPTIVE],
+                "adaptive/best": median(ratios),
+                "rounds from": min(ratios),
+                "to": max(ratios),
+                "rows/cycle": median(run[ADAPTIVE]["rows"] for run in runs),
+                "parked": median(run[ADAPTIVE]["parked"] for run in runs),
             }
         )
-    return rows
+        if median(ratios) < BOUND:
+            failed.append(f"{kind}: adaptive decoding has {median(ratios):.3f} of the speed of {winner}")
+    return rows, failed
+
+
+def race(engine, prompts: list[list[int]], arms: dict[str, dict], tokens: int, turn: int) -> dict[str, dict]:
+    """One round of a class: of each way the milliseconds a token over all prompts, its rows per cycle and parked share."""
+    names, ms, stats = list(arms), defaultdict(float), defaultdict(list)
+    for number, ids in enumerate(prompts):
+        shift = (turn + number) % len(names)
+        for name in names[shift:] + names[:shift]:
+            took, reply = speed(engine, ids, tokens, **arms[name])
+            ms[name] += took / len(prompts)
+            stats[name].append(reply.stats)
+    return {name: {"ms": ms[name]} | shares(stats[name]) for name in names}
+
+
+def shares(stats: list) -> dict[str, float]:
+    cycles = sum(each.cycles for each in stats)
+    return {
+        "rows": sum(each.rows for each in stats) / cycles,
+        "parked": sum(each.parked_cycles for each in stats) / cycles,
+    }
 
 
 class Scripted:
     """The real drafter, overruled: each token is the target's own with probability `rate`."""
 
-    def __init__(self, drafter, truth: list[int], rate: float, rng: random.Random):
-        self.drafter, self.truth, self.rate, self.rng = drafter, truth, rate, rng
+    def __init__(self, drafter, rate: float, rng: random.Random):
+        self.drafter, self.rate, self.rng = drafter, rate, rng
         self.config, self.block_size = drafter.config, drafter.block_size
         self.new_context, self.absorb = drafter.new_context, drafter.absorb
+        self.truth: list[int] = []
+        self.right = self.judged = 0
 
     def propose(self, target, anchor, context, n, chance=None) -> Draft:
         begin = context.length + 1
         real = self.drafter.propose(target, anchor, context, n, chance)
         coming = (self.truth[begin : begin + n] + [0] * n)[:n]
-        said = [
-            token if self.rng.random() < self.rate else (token + 1) % target.vocab_rows for token in coming
-        ]
+        good = [self.rng.random() < self.rate for _ in coming]
+        leading = (good + [False]).index(False)
+        self.right, self.judged = self.right + leading, self.judged + min(leading + 1, n)
+        said = [token if right else (token + 1) % target.vocab_rows for token, right in zip(coming, good)]
         return Draft(mx.array(said, mx.uint32) + 0 * real.tokens)  # the sum makes the real pass be computed
 
 
-def scripted(engine, prompts, options, load: Load) -> list[dict]:
-    """Measured and predicted speed-up for drafts of known quality; a text that parts at a near tie is left
-    out."""
-    real, rng, rows = engine.drafter, random.Random(0), []
-    texts = [
-        (ids, engine.generate(ids, max_tokens=options.tokens, temperature=0, speculative=False).tokens)
-        for _, ids in prompts
-    ]
-    for per_cent in options.rates:
-        ratios, tokens, cycles, verified, parked, parted = [], 0, 0, 0, 0, 0
-        engine.survival = Survival(real.block_size - 1)
-        for turn, (ids, text) in enumerate(texts):
-            if len(text) < options.tokens:
-                continue
+def scripted(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[str]]:
+    """Measured and predicted speed-up for drafts of known quality, and which of them are too far apart; a text that
+    parts at a near tie is left out."""
+    real, rows, failed = engine.drafter, [], []
+    every = [ids for few in prompts.values() for ids in few]
+    texts = [(ids, speed(engine, ids, options.tokens, speculative=False)[1].tokens) for ids in every]
+    share = (options.stop - perf_counter()) / len(options.rates)
+    for number, per_cent in enumerate(options.rates):
+        stop = options.stop - share * (len(options.rates) - 1 - number)
+        engine.drafter = drafter = Scripted(real, per_cent / 100, random.Random(per_cent))
+        engine.survival, factors, stats, parted, took = Survival(real.block_size - 1), [], [], 0, 0.0
+        while len(factors) < LEAST_ROUNDS or perf_counter() + took < stop:
             load.sample()
-            engine.drafter = Scripted(real, ids + text, per_cent / 100, rng)
-            arms = {PLAIN: {"speculative": False}, ADAPTIVE: {}}
-            replies = {}
-            for name in sorted(arms, reverse=turn % 2 == 0):
-                replies[name] = engine.generate(ids, max_tokens=options.tokens, temperature=0, **arms[name])
-            engine.drafter = real
-            if replies[ADAPTIVE].tokens != text:
-                parted += 1
-                continue
-            stats = replies[ADAPTIVE].stats
-            ratios.append(stats.decode_tps / replies[PLAIN].stats.decode_tps)
-            tokens, cycles, verified = (
-                tokens + stats.completion_tokens,
-                cycles + stats.cycles,
-                verified + stats.rows,
-            )
-            parked += stats.parked_cycles
-        if not ratios:
-            raise SystemExit(
-                f"no reply of {options.tokens} tokens kept plain decoding's text: ask for fewer with --tokens"
-            )
-        predicted, width = prediction(engine.costs.cycle_ms(), per_cent / 100)
+            began, ms, parted = perf_counter(), defaultdict(float), 0
+            for turn, (ids, text) in enumerate(texts, start=len(factors)):
+                drafter.truth, replies = ids + text, {}
+                arms = {PLAIN: {"speculative": False}, ADAPTIVE: {}}
+                for name in sorted(arms, reverse=turn % 2 == 0):
+                    replies[name] = speed(engine, ids, options.tokens, **arms[name])
+                if replies[ADAPTIVE][1].tokens != text:
+                    parted += 1
+                    continue
+                stats.append(replies[ADAPTIVE][1].stats)
+                for name, (took_ms, _) in replies.items():
+                    ms[name] += took_ms
+            took = perf_counter() - began
+            if not ms:
+                raise SystemExit(f"no reply of {options.tokens} tokens kept plain decoding's text: ask for fewer")
+            factors.append(ms[PLAIN] / ms[ADAPTIVE])
+        rate = drafter.right / max(drafter.judged, 1)
+        predicted, width = prediction(engine.costs.cycle_ms(), rate)
+        off = median(factors) / predicted
         rows.append(
             {
-                "right": f"{per_cent}%",
-                "texts": len(ratios),
-                "parted": parted,
-                "measured": median(ratios),
+                "asked": f"{per_cent}%",
+                "right": rate,
+                "texts": len(texts) - parted,
+                "rounds": len(factors),
+                "measured": median(factors),
                 "predicted": predicted,
-                "measured_over_predicted": median(ratios) / predicted,
-                "best_rows": width,
-                "rows": verified / cycles,
-                "tokens_per_cycle": tokens / cycles,
-                "parked": parked / cycles,
+                "measured/predicted": off,
+                "rounds from": min(factors) / predicted,
+                "to": max(factors) / predicted,
+                "best rows": width,
             }
+            | shares(stats)
         )
-    return rows
+        if abs(off - 1) > SCRIPTED_BOUND:
+            failed.append(f"{per_cent}%: measured {median(factors):.3f} times plain decoding, predicted {predicted:.3f}")
+    engine.drafter = real
+    return rows, failed
 
 
 def prediction(cycle_ms: list[float], rate: float) -> tuple[float, int]:

@@ -6,6 +6,7 @@ computes none of it. So the plan can be made from weights that are still on disk
 
 import os
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -19,6 +20,7 @@ from splashlite.target.state import RecurrentRows
 
 MOST_CACHE = 8 * 10**9  # bytes of prefix store that are worth having without being asked for
 LEAST_CONTEXT = 1024  # tokens; with less than that a chat is none
+MOST_CONTEXT = 2**24  # tokens, where the model does not say
 SHARE = 0.75  # of the machine's memory, where Metal recommends nothing
 FUSED_WIDTHS = (64, 80, 128)  # head widths whose scores Metal's attention never writes out
 UNITS = {
@@ -45,7 +47,7 @@ class Needs:
     recurrent_bytes: int  # recurrent and convolution state
     tape_bytes: int  # one block's inputs to the recurrence
     working_bytes: int  # of a prefill step and a verify, apart from scores
-    score_bytes: int  # of a prefill step, per token of context; 0 where attention is fused
+    score_bytes: int  # all heads' scores of one token for one other; 0 where attention is fused
 
     @property
     def fixed_bytes(self) -> int:
@@ -59,10 +61,17 @@ class Needs:
             + self.working_bytes
         )
 
-    @property
-    def context_bytes(self) -> int:
-        """What each token of context adds."""
-        return self.token_bytes + self.score_bytes
+    def scores_bytes(self, context: int) -> int:
+        """A prefill step's scores in a context of so many tokens."""
+        return self.score_bytes * session.most_scores(context)
+
+    def context_bytes(self, context: int) -> int:
+        """What a context of so many tokens adds."""
+        return context * self.token_bytes + self.scores_bytes(context)
+
+    def largest(self, room: int, most: int) -> int:
+        """The longest context, `most` tokens at most, that adds no more than `room` bytes; 0 when none does."""
+        return max(0, bisect_right(range(most + 1), room, key=self.context_bytes) - 1)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class Plan:
 
     @property
     def total_bytes(self) -> int:
-        return self.needs.fixed_bytes + self.context * self.needs.context_bytes + self.cache_bytes
+        return self.needs.fixed_bytes + self.needs.context_bytes(self.context) + self.cache_bytes
 
     def parts(self) -> list[tuple[str, int]]:
         """The plan as a table: what, and its bytes; nothing that is zero."""
@@ -89,7 +98,7 @@ class Plan:
             (f"state of {self.context:,} tokens", self.context * needs.token_bytes),
             ("windows", needs.window_bytes),
             ("recurrent state", needs.recurrent_bytes + needs.tape_bytes),
-            ("working memory", needs.working_bytes + self.context * needs.score_bytes),
+            ("working memory", needs.working_bytes + needs.scores_bytes(self.context)),
             ("prefix store", self.cache_bytes),
         ]
         return [(name, size) for name, size in rows if size]
@@ -114,19 +123,16 @@ def plan(
     """
     needs, limit = needs_of(target, drafter), limit_bytes(max_memory)
     room = limit - needs.fixed_bytes - (cache_bytes or 0)
-    largest = max(0, room // needs.context_bytes) if needs.context_bytes else trained or LEAST_CONTEXT
-    largest = largest if trained is None else min(trained, largest)
+    largest = needs.largest(room, trained or MOST_CONTEXT)
     wanted = context or min(LEAST_CONTEXT, trained or LEAST_CONTEXT)
     if wanted > largest and (trained is None or wanted <= trained):
         raise SplashliteError(_refusal(needs, wanted, cache_bytes or 0, limit, largest))
-    spare = room - wanted * needs.context_bytes
+    spare = room - needs.context_bytes(wanted)
     if cache_bytes is None:
         cache_bytes = min(room // 4, spare, MOST_CACHE)
         room -= cache_bytes
     if context is None:
-        context = _round(
-            min(room // needs.context_bytes, largest) if needs.context_bytes else largest, trained
-        )
+        context = _round(needs.largest(room, largest), trained)
     return Plan(needs, max(context, wanted), cache_bytes, limit, largest)
 
 
@@ -149,7 +155,7 @@ def needs_of(target: Target, drafter=None) -> Needs:
         recurrent_bytes=recurrent_bytes,
         tape_bytes=bytes_of([[*layer.tape.recurrence(), layer.tape.conv] for layer in recurrent]),
         working_bytes=_working_bytes(target, config, size, block) + 512 * sum(lasting),
-        score_bytes=0 if _fused(live) else config["num_attention_heads"] * session.PREFILL_CHUNK * size,
+        score_bytes=0 if _fused(live) else config["num_attention_heads"] * size,
     )
 
 

@@ -2,6 +2,7 @@
 refused with numbers."""
 
 import gc
+from itertools import pairwise
 
 import mlx.core as mx
 import pytest
@@ -175,6 +176,25 @@ def test_memory_is_linear_in_the_prompt(name, length, tmp_path, monkeypatch):
     ]
     assert peaks[1] < 2.5 * peaks[0]
     assert peaks[1] < 4 * length * length * 4, "no array of the prompt's length squared"
+
+
+def test_steps_shrink_as_the_text_grows_so_that_scores_do_not(pair, monkeypatch):
+    for name, value in (("PREFILL_CHUNK", 32), ("LEAST_CHUNK", 8), ("SCORES", 32 * 64)):
+        monkeypatch.setattr(sessions, name, value)
+    for length in (50, 70, 200, 400):
+        session, stops = Session(*pair, Store(0)), []
+        session.begin(random_prompt(length + 1), lambda done, total, stops=stops: stops.append(done))
+        steps = list(pairwise(stops))
+        assert max((end - begin) * end for begin, end in steps) <= sessions.most_scores(length) <= 32 * length
+        sizes = [end - begin for begin, end in steps[:-1]]
+        assert sizes == sorted(sizes, reverse=True) and sizes[0] == 32 and (length < 400 or sizes[-1] == 8)
+    assert sessions.most_scores(200) == 32 * 64 and sessions.most_scores(400) == 8 * 400
+
+
+def test_a_long_context_is_planned_with_the_smaller_steps(big, machine):
+    needs = memory.needs_of(big)
+    assert needs.scores_bytes(8192) == needs.scores_bytes(65536) == 24 * 2 * 2048 * 8192
+    assert needs.scores_bytes(131072) == 24 * 2 * 256 * 131072
 
 
 @pytest.mark.parametrize(

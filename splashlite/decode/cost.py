@@ -1,24 +1,30 @@
 """What this machine takes for one cycle: the target's forward over 1 … block rows, and the drafter's pass."""
 
 import json
+import logging
 import os
 import platform
 import tempfile
-import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
-from statistics import median
+from itertools import accumulate
+from math import inf
+from pathlib import Path
 from time import perf_counter
 
 import mlx.core as mx
+import numpy as np
 
 from splashlite.cache import cache_folder
 
-FORMAT = 1
+FORMAT = 2
 CONTEXT = 64  # committed tokens during the measurement
-REPEATS = 3
+ROUNDS = 6
 BUDGET_MS = 8000.0
+
+log = logging.getLogger("splashlite")
 
 
 @dataclass(frozen=True)
@@ -38,57 +44,65 @@ class Costs:
         return [verify + draft for verify, draft in zip(self.verify_ms, self.draft_ms)]
 
 
-def measure(target, drafter, progress: Callable[[int, int], None] = lambda done, total: None) -> Costs:
-    """Time the forwards of one pair; `progress(done, total)` counts the measured widths.
+def measure(
+    target,
+    drafter,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    clock: Callable[[], float] = perf_counter,
+) -> Costs:
+    """Time the forwards of one pair, in at most about ten seconds; `progress(done, total)` counts the timed runs.
 
-    Medians of REPEATS runs behind CONTEXT committed tokens, within about ten seconds; on a machine so slow that they do
-    not fit, the remaining widths are interpolated linearly from the neighbours that were measured.
+    All widths take turns, ROUNDS times, behind CONTEXT committed tokens. A busy machine only ever makes a run longer, so
+    each width keeps its fastest one, and no width is dearer than a wider one. On a machine so slow that a width was not
+    run twice (the first run compiles), it is interpolated linearly between its neighbours; one row, the whole block and
+    their drafts always are. `clock` gives seconds.
     """
-    block, began = drafter.block_size, perf_counter()
+    block, runs = drafter.block_size, _runs(target, drafter)
+    ends = [(what, rows) for what, rows in runs if what == "draft" or rows in (1, block)]
+    turns = 2 * ends + ROUNDS * list(runs)
+    times: dict[tuple[str, int], list[float]] = {job: [] for job in runs}
+    began = clock()
+    for done, job in enumerate(turns):
+        if done >= 2 * len(ends) and (clock() - began) * 1000 > BUDGET_MS:
+            break
+        progress(done, len(turns))
+        start = clock()
+        mx.eval(runs[job]())
+        times[job].append((clock() - start) * 1000)
+    progress(len(turns), len(turns))
+    fastest = {job: min(taken) for job, taken in times.items() if len(taken) > 1}
+    verifies = _curve([fastest.get(("verify", rows)) for rows in range(1, block + 1)])
+    drafts = _curve([fastest.get(("draft", rows)) for rows in range(2, block + 1)])
+    return Costs(tuple(verifies), (0.0, *drafts))
+
+
+def _runs(target, drafter) -> dict[tuple[str, int], Callable[[], mx.array]]:
+    """What is timed: a verify of 1 … block rows, and the drafts of the narrowest and the widest block."""
     state, context = target.new_state(), drafter.new_context()
     text = mx.arange(1, CONTEXT + 1, dtype=mx.uint32)[None] % target.vocab_rows
     context.commit(target.prefill(state, text))
     drafter.absorb(context)
     anchor = mx.array([1], mx.uint32)
-    drafts = [0.0] * block
-    for rows in (2, block):
-        drafts[rows - 1] = _timed(lambda: drafter.propose(target, anchor, context, rows - 1).tokens)
-    verifies = [None] * block
-    order = [1, block, *range(2, block)]
-    for done, rows in enumerate(order):
-        progress(done, block)
-        if done > 2 and (perf_counter() - began) * 1000 > BUDGET_MS:
-            break
-        block_ids = mx.repeat(anchor, rows)[None]
 
-        def verify():
-            logits = target.verify(state, block_ids).logits
-            state.commit(0)
-            return mx.argmax(logits, axis=-1)
+    def verify(rows: int) -> mx.array:
+        logits = target.verify(state, mx.repeat(anchor, rows)[None]).logits
+        state.commit(0)
+        return mx.argmax(logits, axis=-1)
 
-        verifies[rows - 1] = _timed(verify)
-    progress(block, block)
-    return Costs(tuple(_filled(verifies)), (0.0, *_filled([drafts[1], *[None] * (block - 3), drafts[-1]][: block - 1])))
+    def draft(rows: int) -> mx.array:
+        return drafter.propose(target, anchor, context, rows - 1).tokens
+
+    block = drafter.block_size
+    runs = {("verify", rows): partial(verify, rows) for rows in range(1, block + 1)}
+    return runs | {("draft", rows): partial(draft, rows) for rows in (2, block) if rows <= block}
 
 
-def _timed(run: Callable[[], mx.array]) -> float:
-    times = []
-    for _ in range(REPEATS + 1):
-        began = perf_counter()
-        mx.eval(run())
-        times.append((perf_counter() - began) * 1000)
-    return median(times[1:])
-
-
-def _filled(values: list[float | None]) -> list[float]:
-    """Missing values on the straight line between their neighbours; the first and the last are there."""
-    known = [i for i, value in enumerate(values) if value is not None]
-    filled = []
-    for i in range(len(values)):
-        left, right = max(k for k in known if k <= i), min(k for k in known if k >= i)
-        share = 0.0 if left == right else (i - left) / (right - left)
-        filled.append(values[left] + share * (values[right] - values[left]))
-    return filled
+def _curve(times: list[float | None]) -> list[float]:
+    """Missing times on the straight line between their neighbours (the first and the last are there), then the highest
+    curve below them that never falls: more rows are never really cheaper."""
+    known = [i for i, ms in enumerate(times) if ms is not None]
+    filled = [float(ms) for ms in np.interp(range(len(times)), known, [times[i] for i in known])]
+    return list(accumulate(reversed(filled), min))[::-1]
 
 
 def fingerprint(*facts: object) -> str:
@@ -98,23 +112,39 @@ def fingerprint(*facts: object) -> str:
 
 
 def kept(key: str) -> Costs | None:
-    """Costs that were measured before under this key; None when there are none, or the file is not what was written."""
+    """Costs that were measured before under this key; None when there are none, or, with a warning in the log, when the
+    file is not what was written."""
+    path = _path(key)
     try:
-        found = json.loads((cache_folder() / "costs" / f"{key}.json").read_text())
+        found = json.loads(path.read_text())
         costs = Costs(tuple(map(float, found["verify_ms"])), tuple(map(float, found["draft_ms"])))
-    except (OSError, ValueError, KeyError, TypeError):
+    except FileNotFoundError:
         return None
-    sound = costs.verify_ms and all(ms > 0 for ms in costs.verify_ms) and len(costs.verify_ms) == len(costs.draft_ms)
-    return costs if sound else None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        log.warning("the measured costs in %s cannot be read and are measured again: %s", path, repr(problem))
+        return None
+    if not _sound(costs):
+        log.warning("the measured costs in %s make no sense and are measured again", path)
+        return None
+    return costs
+
+
+def _sound(costs: Costs) -> bool:
+    times = [*costs.verify_ms, *costs.draft_ms[1:]]
+    return len(costs.verify_ms) == len(costs.draft_ms) > 0 and all(0 < ms < inf for ms in times) and costs.draft_ms[0] == 0
 
 
 def keep(key: str, costs: Costs) -> None:
-    """Keep costs for the next start; a cache folder that cannot be written is named in a warning, and measured again then."""
+    """Keep costs for the next start; a cache folder that cannot be written is named in the log, and measured again then."""
     try:
-        folder = cache_folder() / "costs"
-        folder.mkdir(exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder, delete=False) as file:
+        path = _path(key)
+        path.parent.mkdir(exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
             json.dump(asdict(costs), file)
-        os.replace(file.name, folder / f"{key}.json")
+        os.replace(file.name, path)
     except OSError as problem:
-        warnings.warn(f"the measured costs cannot be kept: {problem}", RuntimeWarning, stacklevel=2)
+        log.warning("the measured costs cannot be kept and will be measured again: %s", problem)
+
+
+def _path(key: str) -> Path:
+    return cache_folder() / "costs" / f"{key}.json"

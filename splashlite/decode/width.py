@@ -4,14 +4,15 @@ The choice looks at costs and at what survived in earlier cycles, never at the t
 looks at a drawn token would bend the sampled distribution.
 """
 
-from math import ceil
+from math import ceil, prod
 
 from splashlite.decode.cost import Costs
 from splashlite.decode.survival import Survival
 from splashlite.errors import UsageError
 
-PROBE_LOSS = 0.02  # share of plain decoding's time that probing may cost while parked
-PROBE_EVERY = (8, 40)  # plain cycles between two probes, at least and at most
+PROBE_LOSS = 0.0125  # share of plain decoding's time that probing may cost while parked
+PROBE_EVERY = (8, 64)  # plain cycles between two probes, at least and at most
+UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
 DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
 GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
@@ -38,7 +39,8 @@ class Fixed:
 class Adaptive:
     """The number of rows with the most expected tokens per millisecond; one row, without a draft, when that is plain decoding.
 
-    While parked on plain decoding it probes with the best drafting width, as often as PROBE_LOSS allows.
+    While parked on plain decoding it probes with the best drafting width, as often as PROBE_LOSS allows; a probe that was
+    kept whole although that was UNLIKELY is followed by another at once.
     """
 
     def __init__(self, costs: Costs, survival: Survival):
@@ -64,8 +66,10 @@ class Adaptive:
         step = min(max(ms / self.ms[rows - 1], 0.8), 1.25) ** DRIFT
         self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
         if rows > 1:
+            odds = prod(self.survival.rates()[: rows - 1])
             self.survival.observe(rows - 1, accepted)
-            self._consider_parking()
+            if accepted < rows - 1 or odds > UNLIKELY:
+                self._consider_parking()
 
     def _consider_parking(self) -> None:
         expected, rows = self.survival.expected_tokens(), self._best_draft()

@@ -10,7 +10,9 @@ from splashlite.sessions.segment import Segment, common
 from splashlite.sessions.store import Store
 from splashlite.target.target import Target
 
-PREFILL_CHUNK = 2048  # tokens per prefill step
+PREFILL_CHUNK = 2048  # tokens per prefill step, at most
+LEAST_CHUNK = 256  # and at least, however long the text
+SCORES = 2**24  # attention scores of one head that a step may write out: its tokens x the text up to its end
 SHORTEST = 64  # tokens that a checkpoint in the middle of a prompt must save to be worth its memory
 
 
@@ -199,6 +201,21 @@ class Session:
 
 
 def _stops(begin: int, end: int, extra: set[int | None]) -> list[int]:
-    """Where the prefill pauses: every PREFILL_CHUNK tokens of the text, at `extra`, and at the end."""
-    grid = range(begin - begin % PREFILL_CHUNK + PREFILL_CHUNK, end, PREFILL_CHUNK)
+    """Where the prefill pauses: after every step's tokens, at `extra`, and at the end."""
+    grid = [begin]
+    while grid[-1] < end:
+        grid.append(_step_end(grid[-1]))
     return sorted({stop for stop in (*grid, *extra, end) if stop is not None and begin < stop <= end})
+
+
+def _step_end(begin: int) -> int:
+    """Steps end at multiples of their size, which halves as the text grows: attention writes out scores of step x text."""
+    rows = PREFILL_CHUNK
+    while rows > LEAST_CHUNK and rows * (begin - begin % rows + rows) > SCORES:
+        rows //= 2
+    return begin - begin % rows + rows
+
+
+def most_scores(context: int) -> int:
+    """The most attention scores of one head that a prefill step of a text of `context` tokens writes out."""
+    return min(PREFILL_CHUNK * context, max(SCORES, LEAST_CHUNK * context))
