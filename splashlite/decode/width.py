@@ -76,8 +76,9 @@ class Adaptive:
         plain, ms = self.ms[0], self.ms[rows - 1]
         if expected[rows - 1] / ms > (1 + GAIN) / plain:
             return
-        drafted = ms / expected[rows - 1]
-        self._why = f"plain decoding is faster here, {plain:.1f} ms a token against {drafted:.1f} ms with {rows - 1} drafts"
+        drafted, drafts = ms / expected[rows - 1], f"{rows - 1} draft{'s' if rows > 2 else ''}"
+        better = "plain decoding is faster here" if plain < drafted else f"drafting would gain less than {GAIN:.0%} here"
+        self._why = f"{better}, {plain:.1f} ms a token against {drafted:.1f} ms with {drafts}"
         loss = max(ms - expected[rows - 1] * plain, 0.0)
         self.until_probe = min(max(ceil(loss / (PROBE_LOSS * plain)), PROBE_EVERY[0]), PROBE_EVERY[1])
 

@@ -1,6 +1,7 @@
 """The width policy against scripted costs and scripted acceptance, on a clock of its own."""
 
 import random
+import re
 
 import pytest
 from toychain import BLOCK, ChainDrafter, chain_engine, tables
@@ -74,6 +75,18 @@ def test_parks_where_drafting_loses_and_probes_for_less_than_a_twentieth(costs):
     chosen, tokens, ms = drive(policy, costs, 0.02, 400, rng)
     assert chosen.count(1) > 360 and any(rows > 1 for rows in chosen)
     assert ms / tokens < 1.05 * costs.verify_ms[0]
+
+
+def test_the_reason_for_parking_is_what_its_numbers_say():
+    said = set()
+    for seed in range(60):
+        policy, rng = Adaptive(CPU, Survival(7)), random.Random(seed)
+        drive(policy, CPU, 0.3 + 0.005 * seed, 60, rng)
+        if policy.reason():
+            words, plain, drafted = re.fullmatch(r"(.*) here, ([\d.]+) ms a token against ([\d.]+) ms with \d drafts?", policy.reason()).groups()
+            assert words == ("plain decoding is faster" if float(plain) <= float(drafted) else "drafting would gain less than 2%")
+            said.add(words)
+    assert len(said) == 2
 
 
 def test_budget_bounds_the_rows():
