@@ -2,11 +2,10 @@
 
 import difflib
 import re
+import tomllib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-
-import tomllib
 
 from splashlite.data import data_folder
 from splashlite.errors import SplashliteError, UsageError

@@ -12,8 +12,7 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from splashlite.errors import SplashliteError
-from splashlite.pairs.fetch import Hub, Local, Source, Wheel
-from splashlite.pairs.fetch import final_path
+from splashlite.pairs.fetch import Hub, Local, Source, Wheel, final_path
 from splashlite.pairs.resolve import Pair, known_names, resolve
 from splashlite.pairs.weights import weight_files
 

@@ -6,6 +6,15 @@ import click
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path)
+NEW = ["kind", "layers", "block", "rank", "window", "mask_id", "copied", "fresh"]  # what shapes a new drafter
+
+
+def refuse(context: click.Context, names: list[str], why: str) -> None:
+    """Raise for options that were given although they can have no effect."""
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name) is click.core.ParameterSource.COMMANDLINE
+        if given and parameter.name in names:
+            raise click.UsageError(f"{parameter.opts[0]} has no effect {why}: leave it out", context)
 
 
 class Layers(click.ParamType):
@@ -36,15 +45,49 @@ def train():
 @train.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
-@click.option("--prompts", multiple=True, type=FILE, help="JSON lines with messages or text; may be repeated.  [default: built-in questions]")
-@click.option("--tokens", type=click.IntRange(min=1), default=1_000_000, show_default=True, help="Answer tokens to make of built-in questions.")
+@click.option(
+    "--prompts",
+    multiple=True,
+    type=FILE,
+    help="JSON lines with messages or text; may be repeated.  [default: built-in questions]",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Answer tokens to make of built-in questions.",
+)
 @click.option("--limit", type=click.IntRange(min=8), default=256, show_default=True, help="Longest answer, in tokens.")
-@click.option("--sampled", type=click.FloatRange(0, 1), default=0.5, show_default=True, help="Share of answers that are drawn; the others are greedy.")
-@click.option("--temperature", type=click.FloatRange(0, min_open=True), default=0.8, show_default=True, help="Of the drawn answers.")
-@click.option("--taps", type=Layers(), help="Target layers that the drafter will read, such as 1,7,14.  [default: five, evenly spread]")
-@click.option("--features", type=click.Choice(["keep", "recompute"]), default="keep", show_default=True, help="Keep the features on disk, or compute them in training.")
+@click.option(
+    "--sampled",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Share of answers that are drawn; the others are greedy.",
+)
+@click.option(
+    "--temperature",
+    type=click.FloatRange(0, min_open=True),
+    default=0.8,
+    show_default=True,
+    help="Of the drawn answers.",
+)
+@click.option(
+    "--taps",
+    type=Layers(),
+    help="Target layers that the drafter will read, such as 1,7,14.  [default: five, evenly spread]",
+)
+@click.option(
+    "--features",
+    type=click.Choice(["keep", "recompute"]),
+    default="keep",
+    show_default=True,
+    help="Keep the features on disk, or compute them in training.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def data(folder, target, prompts, **options):
+@click.pass_context
+def data(context, folder, target, prompts, **options):
     """Let the target answer prompts, into FOLDER; the same command goes on where it was interrupted.
 
     \b
@@ -53,40 +96,112 @@ def data(folder, target, prompts, **options):
     """
     from splashlite.train import run
 
+    if prompts:
+        refuse(context, ["tokens"], "with --prompts, which are all answered")
+    if options["sampled"] == 0:
+        refuse(context, ["temperature"], "with --sampled 0")
     run.data(folder, target, list(prompts), **options)
 
 
 @train.command()
 @click.argument("folder", type=FOLDER)
-@click.option("--data", "corpora", multiple=True, required=True, type=FOLDER, help="What `train data` made; may be repeated.")
+@click.option(
+    "--data", "corpora", multiple=True, required=True, type=FOLDER, help="What `train data` made; may be repeated."
+)
 @click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
 @click.option("--from", "begin", type=FOLDER, help="Train this drafter further.  [default: a new one]")
-@click.option("--kind", type=click.Choice(["dflash2", "dflash"]), default="dflash2", show_default=True, help="Of a new drafter.")
+@click.option(
+    "--kind", type=click.Choice(["dflash2", "dflash"]), default="dflash2", show_default=True, help="Of a new drafter."
+)
 @click.option("--layers", type=click.IntRange(min=1), default=3, show_default=True, help="Of a new drafter.")
-@click.option("--block", type=click.IntRange(min=2), default=8, show_default=True, help="Rows of a new drafter's block: the anchor and the drafts.")
+@click.option(
+    "--block",
+    type=click.IntRange(min=2),
+    default=8,
+    show_default=True,
+    help="Rows of a new drafter's block: the anchor and the drafts.",
+)
 @click.option("--rank", type=click.IntRange(min=1), default=64, show_default=True, help="Of a new drafter's selector.")
-@click.option("--window", type=click.IntRange(min=2), help="Of a new drafter's sliding attention.  [default: full attention]")
-@click.option("--mask-id", type=click.IntRange(min=0), help="The token that stands for what is to be drafted.  [default: one no text holds]")
-@click.option("--copy", "copied", type=Layers(), help="Target layers that a new drafter's begin as.  [default: some of the target's second half, where they fit]")
+@click.option(
+    "--window", type=click.IntRange(min=2), help="Of a new drafter's sliding attention.  [default: full attention]"
+)
+@click.option(
+    "--mask-id",
+    type=click.IntRange(min=0),
+    help="The token that stands for what is to be drafted.  [default: one no text holds]",
+)
+@click.option(
+    "--copy",
+    "copied",
+    type=Layers(),
+    help="Target layers that a new drafter's begin as.  [default: some of the target's second half, where they fit]",
+)
 @click.option("--random", "fresh", is_flag=True, help="Begin with random layers.")
 @click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True)
 @click.option("--texts", type=click.IntRange(min=1), default=8, show_default=True, help="In a batch.")
 @click.option("--anchors", type=click.IntRange(min=1), default=32, show_default=True, help="Blocks in each text.")
 @click.option("--accumulate", type=click.IntRange(min=1), default=1, show_default=True, help="Batches of one step.")
-@click.option("--longest", type=click.IntRange(min=16), default=3072, show_default=True, help="Tokens of a text; what is beyond is left out.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), default=6e-4, show_default=True, help="Learning rate after the warm-up.")
-@click.option("--gamma", type=click.FloatRange(0, min_open=True), help="How slowly the weight falls with the position.  [default: by block size]")
-@click.option("--soft", type=click.FloatRange(0, 1), default=1.0, show_default=True, help="Share of the target's own distribution in a label; the true token has the rest.")
-@click.option("--selector", type=click.FloatRange(0), default=1.0, show_default=True, help="Weight of the selector's loss.")
-@click.option("--columns", type=click.IntRange(min=256), help="Vocabulary entries that a row is trained to choose among, changing with every batch.  [default: all]")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16"]), help="Of the forward pass.  [default: bfloat16 on a GPU, float32 elsewhere]")
-@click.option("--check", type=click.IntRange(min=1), default=100, show_default=True, help="Steps between two evaluations, each with a checkpoint.")
-@click.option("--examined", type=click.IntRange(min=1), default=24, show_default=True, help="Held-out answers in an evaluation.")
-@click.option("--held-out", type=click.IntRange(min=2), default=32, show_default=True, help="One answer in so many is kept from training.")
+@click.option(
+    "--longest",
+    type=click.IntRange(min=16),
+    default=3072,
+    show_default=True,
+    help="Tokens of a text; what is beyond is left out.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(0, min_open=True),
+    default=6e-4,
+    show_default=True,
+    help="Learning rate after the warm-up.",
+)
+@click.option(
+    "--gamma",
+    type=click.FloatRange(0, min_open=True),
+    help="How slowly the weight falls with the position.  [default: by block size]",
+)
+@click.option(
+    "--soft",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    show_default=True,
+    help="Share of the target's own distribution in a label; the true token has the rest.",
+)
+@click.option(
+    "--selector", type=click.FloatRange(0), default=1.0, show_default=True, help="Weight of the selector's loss."
+)
+@click.option(
+    "--columns",
+    type=click.IntRange(min=256),
+    help="Vocabulary entries that a row is trained to choose among, changing with every batch.  [default: all]",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16"]),
+    help="Of the forward pass.  [default: bfloat16 on a GPU, float32 elsewhere]",
+)
+@click.option(
+    "--check",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Steps between two evaluations, each with a checkpoint.",
+)
+@click.option(
+    "--examined", type=click.IntRange(min=1), default=24, show_default=True, help="Held-out answers in an evaluation."
+)
+@click.option(
+    "--held-out",
+    type=click.IntRange(min=2),
+    default=32,
+    show_default=True,
+    help="One answer in so many is kept from training.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run in FOLDER.")
 @click.option("--plot", type=FILE, help="Draw the run into this file (needs splashlite[plot]).")
-def drafter(folder, target, **options):
+@click.pass_context
+def drafter(context, folder, target, **options):
     """Train a drafter into FOLDER, which `splashlite chat FOLDER --target ...` then runs.
 
     \b
@@ -95,6 +210,12 @@ def drafter(folder, target, **options):
     """
     from splashlite.train import run
 
+    if options["begin"] is not None:
+        refuse(context, NEW, "with --from, whose drafter has a shape of its own")
+    if options["kind"] == "dflash":
+        refuse(context, ["rank", "selector"], "on --kind dflash, which has no selector")
+    if options["fresh"]:
+        refuse(context, ["copied"], "with --random")
     run.drafter(folder, target, **options)
 
 

@@ -62,7 +62,9 @@ class Corpus:
             stated = read_json(self.folder / "corpus.json")
             self.about = About(**stated | {"taps": tuple(stated["taps"])})
         except (TypeError, KeyError) as problem:
-            raise SplashliteError(f"{self.folder}/corpus.json is of another version ({problem}): make the data again") from None
+            raise SplashliteError(
+                f"{self.folder}/corpus.json is of another version ({problem}): make the data again"
+            ) from None
         self._files, self._tables, self._starts = [], [], [0]
         for file in sorted(self.folder.glob("shard-*.safetensors")):
             opened = _open(file)
@@ -113,7 +115,9 @@ def begin(folder: Path, about: About) -> Corpus:
     for key, wanted in asdict(about).items():
         found = getattr(corpus.about, key)
         if found != wanted:
-            raise UsageError(f"{folder} holds data with {key} {found}, not {wanted}: name another folder, or ask for the same")
+            raise UsageError(
+                f"{folder} holds data with {key} {found}, not {wanted}: name another folder, or ask for the same"
+            )
     return corpus
 
 

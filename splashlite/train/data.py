@@ -80,8 +80,6 @@ def _batches(chunk: list[tuple[int, Prompt]]) -> Iterator[list[tuple[int, Prompt
     yield from (asked[begin : begin + BATCH] for begin in range(0, len(asked), BATCH))
 
 
-
-
 def _answer(target: Target, batch, about: About, ends):
     if batch[0][1].answer is not None:
         return [answers.read(target, batch[0][1], top=about.top, features=about.features)]

@@ -153,7 +153,9 @@ def schedule(plan: Plan):
     """Linear warm-up, then a cosine to `least` of the rate at the last step."""
     warm = max(1, round(plan.warmup * plan.steps))
     rise = optim.linear_schedule(plan.rate / warm, plan.rate, warm)
-    return optim.join_schedules([rise, optim.cosine_decay(plan.rate, max(1, plan.steps - warm), plan.least * plan.rate)], [warm])
+    return optim.join_schedules(
+        [rise, optim.cosine_decay(plan.rate, max(1, plan.steps - warm), plan.least * plan.rate)], [warm]
+    )
 
 
 def save(path: Path, arrays: dict[str, mx.array], metadata: dict[str, str]) -> None:

@@ -37,7 +37,9 @@ def hidden(drafter: Backbone, embedded: mx.array, features: mx.array, anchors: m
     return drafter.norm(x).reshape(S, A, R, H)
 
 
-def sight(anchors: mx.array, length: int, rows: int, window: int | None, causal: bool) -> tuple[mx.array, mx.array | None]:
+def sight(
+    anchors: mx.array, length: int, rows: int, window: int | None, causal: bool
+) -> tuple[mx.array, mx.array | None]:
     """What each block row sees: of the text [S, A, rows, length], and of its own block [rows, rows] (None for all of it).
 
     The rule is that of `splashlite.drafter.dflash.block_mask`, for every anchor.

@@ -56,7 +56,9 @@ def embedded(drafter: Backbone, target: Target, blocks: Blocks) -> mx.array:
 
 def losses(drafter: Backbone, target: Target, blocks: Blocks, objective: Objective) -> dict[str, mx.array]:
     """Scalars by name: "base" the rows' cross-entropy, "selector" (DFlash 2) the selector's, "total" what is minimised."""
-    rows = hidden(drafter, mx.stop_gradient(embedded(drafter, target, blocks)), blocks.features, blocks.anchors)[:, :, 1:]
+    rows = hidden(drafter, mx.stop_gradient(embedded(drafter, target, blocks)), blocks.features, blocks.anchors)[
+        :, :, 1:
+    ]
     logits = among(drafter, target, rows, blocks.columns).astype(mx.float32)
     weights = mx.exp(-mx.arange(rows.shape[2]) / objective.gamma) * blocks.valid
     level = mx.logsumexp(logits, axis=-1)

@@ -28,7 +28,11 @@ class Story:
 def write(folder: Path, config: dict, weights: dict[str, mx.array], story: Story) -> None:
     """config.json, model.safetensors in bfloat16 and README.md."""
     folder.mkdir(parents=True, exist_ok=True)
-    save(folder / "model.safetensors", {name: array.astype(mx.bfloat16) for name, array in weights.items()}, {"format": "mlx"})
+    save(
+        folder / "model.safetensors",
+        {name: array.astype(mx.bfloat16) for name, array in weights.items()},
+        {"format": "mlx"},
+    )
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
     parameters = sum(array.size for array in weights.values())
     (folder / "README.md").write_text(card(config, parameters, story), encoding="utf-8")
@@ -45,7 +49,10 @@ def card(config: dict, parameters: int, story: Story) -> str:
     rows = [
         ("target", story.target),
         ("size", f"{parameters / 1e6:.1f} million parameters, bfloat16, published {kind} format"),
-        ("shape", f"{config['num_hidden_layers']} layers of width {config['hidden_size']}, block size {own['block_size']}"),
+        (
+            "shape",
+            f"{config['num_hidden_layers']} layers of width {config['hidden_size']}, block size {own['block_size']}",
+        ),
         ("taps", f"outputs of target layers {', '.join(map(str, own['target_layer_ids']))}"),
         ("mask id", str(own["mask_token_id"])),
     ]

@@ -35,7 +35,12 @@ def draw(runs: dict[str, list[dict]], path: Path) -> None:
         position.plot(range(1, len(shares) + 1), shares, marker="o", color=line.get_color(), label=name)
     loss.set(title="Loss of the rows (running mean)", xlabel="step", ylabel="cross-entropy")
     length.set(title="Tokens committed per cycle, held out", xlabel="step", ylim=(1, None))
-    position.set(title="Drafts kept, by position (best checkpoint)", xlabel="position in the block", ylabel="share of cycles", ylim=(0, 1))
+    position.set(
+        title="Drafts kept, by position (best checkpoint)",
+        xlabel="position in the block",
+        ylabel="share of cycles",
+        ylim=(0, 1),
+    )
     for axes in (loss, length, position):
         axes.legend()
     figure.savefig(path)

@@ -62,5 +62,7 @@ def _prompt(record: dict, where: str, tokenizer) -> Prompt:
     asked = tokenizer.apply_chat_template(messages[:-1])
     whole = tokenizer.apply_chat_template(messages, add_generation_prompt=False)
     if whole[: len(asked)] != asked:
-        raise UsageError(f"{where}: the chat template rewrites the conversation around its last answer: leave that answer out")
+        raise UsageError(
+            f"{where}: the chat template rewrites the conversation around its last answer: leave that answer out"
+        )
     return Prompt(asked, whole[len(asked) :])

@@ -8,7 +8,6 @@ from pathlib import Path
 import mlx.core as mx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-import splashlite  # noqa: F401  (it chooses the BLAS before MLX is imported)
 from splashlite.drafter import load_drafter
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.check import check_match
@@ -49,7 +48,9 @@ def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, 
         temperature=temperature,
     )
     with _shown("answer tokens") as heard:
-        corpus = making.make(folder, tapped, tokenizer, about, prompts, tokens=None if prompts else tokens, progress=heard)
+        corpus = making.make(
+            folder, tapped, tokenizer, about, prompts, tokens=None if prompts else tokens, progress=heard
+        )
     print(f"{folder}: {len(corpus):,} answers, {corpus.answer_tokens:,} tokens")
 
 
@@ -60,11 +61,15 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
     corpora = [Corpus(each) for each in corpora]
     taps = _one(corpora, "taps")
     if _one(corpora, "fingerprint") != making.fingerprint(path):
-        raise UsageError(f"the data are answers of {corpora[0].about.target}, not of this target: name that one with --target")
+        raise UsageError(
+            f"the data are answers of {corpora[0].about.target}, not of this target: name that one with --target"
+        )
     tapped = Target(model, config, taps)
     mixture = batches.Mixture(corpora, options["held_out"], options["longest"])
     if mixture.too_long:
-        print(f"{mixture.too_long:,} answers are left out: their prompts alone are longer than --longest {options['longest']}")
+        print(
+            f"{mixture.too_long:,} answers are left out: their prompts alone are longer than --longest {options['longest']}"
+        )
     if not mixture.training:
         raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
     drafter, stated, origin = _begin(tapped, tokenizer, corpora, begin, fresh, copied, options)
@@ -107,7 +112,9 @@ def _one(corpora: list[Corpus], key: str):
     """What all corpora have in common. Raises UsageError when they differ."""
     found = {getattr(corpus.about, key) for corpus in corpora}
     if len(found) > 1:
-        raise UsageError(f"the data differ in their {key} ({', '.join(map(str, found))}): use data of one target and one choice of taps")
+        raise UsageError(
+            f"the data differ in their {key} ({', '.join(map(str, found))}): use data of one target and one choice of taps"
+        )
     return found.pop()
 
 
@@ -173,7 +180,13 @@ def _plan(options: dict, block: int) -> Plan:
 @contextmanager
 def _shown(unit: str):
     """A bar with the time that is left: heard(done, total, **numbers)."""
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, speed_estimate_period=600) as progress:
         task = progress.add_task(unit, total=None)
 

@@ -75,7 +75,9 @@ def _drafts(drafter, target, text: Sequence, anchors: np.ndarray):
         k = drafter.config.selector_top_k or 1
         ids, unary = kernels.top_k(logits.reshape(-1, logits.shape[-1]), k)
         ids, unary = ids.reshape(*logits.shape[:2], k), unary.reshape(*logits.shape[:2], k)
-        path = ids[..., 0] if drafter.config.kind == "dflash" else _walks(drafter, rows, ids, unary, batch.tokens[0, :, 0])
+        path = (
+            ids[..., 0] if drafter.config.kind == "dflash" else _walks(drafter, rows, ids, unary, batch.tokens[0, :, 0])
+        )
         hit = (ids == batch.tokens[0, :, 1:, None]).any(axis=-1)
         mx.eval(path, ids, hit)
         paths.append(np.array(path))

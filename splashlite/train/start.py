@@ -40,7 +40,12 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
     rope = text.get("rope_parameters") or {}
     own = {"block_size": shape.block, "mask_token_id": shape.mask_id, "target_layer_ids": list(taps)}
     if shape.kind == "dflash2":
-        own |= {"conv_group_size": 16, "conv_kernel_size": 2, "selector_rank": shape.rank, "selector_top_k": shape.top_k}
+        own |= {
+            "conv_group_size": 16,
+            "conv_kernel_size": 2,
+            "selector_rank": shape.rank,
+            "selector_top_k": shape.top_k,
+        }
     return {
         "architectures": [KINDS[shape.kind][0]],
         "model_type": "qwen3",
@@ -52,7 +57,10 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
         "head_dim": text.get("head_dim") or hidden // heads,
         "vocab_size": target.vocab_rows,
         "rms_norm_eps": text["rms_norm_eps"],
-        "rope_parameters": {"rope_theta": rope.get("rope_theta") or text.get("rope_theta", 10000.0), "rope_type": "default"},
+        "rope_parameters": {
+            "rope_theta": rope.get("rope_theta") or text.get("rope_theta", 10000.0),
+            "rope_type": "default",
+        },
         "max_position_embeddings": text["max_position_embeddings"],
         "layer_types": [("sliding_attention" if shape.window else "full_attention")] * shape.layers,
         "sliding_window": shape.window,
@@ -109,7 +117,9 @@ def copy_layer(layer: nn.Module, source: nn.Module, index: int) -> None:
             mine = layer[part][name]
             weight = None if theirs is None else whole_weight(theirs)
             if attention is None or weight is None or weight.shape != mine.weight.shape:
-                raise UsageError(f"layer {index} of the target has no {part}.{name} of the drafter's shape: use --copy none")
+                raise UsageError(
+                    f"layer {index} of the target has no {part}.{name} of the drafter's shape: use --copy none"
+                )
             mine.weight = weight.astype(mx.float32)
     for name in ("input_layernorm", "post_attention_layernorm"):
         layer[name].weight = source[name].weight.astype(mx.float32)
@@ -124,7 +134,7 @@ def whole_weight(linear: nn.Module) -> mx.array:
 
 def copyable(target: Target, layers: int, config: dict) -> tuple[int, ...] | None:
     """Layers of the target that a new drafter's can begin as, spread from the middle to the last; None where none fit."""
-    places = tuple(int(round(each)) for each in np.linspace(target.num_layers / 3, target.num_layers - 2, layers))
+    places = tuple(round(each) for each in np.linspace(target.num_layers / 3, target.num_layers - 2, layers))
     probe = KINDS["dflash"][1](DrafterConfig(**keys.read(config | _as_v1(config), "the new drafter").fields))
     try:
         for layer, place in zip(probe.layers, places, strict=True):

@@ -31,9 +31,9 @@ def byte_tokenizer() -> Tokenizer:
 
 def words(folder, context: int = 4096) -> Engine:
     """A random pair that can be asked in words; `folder` is where its drafter is written."""
-    from splashlite.drafter import load_drafter
-
     import mlx.core as mx
+
+    from splashlite.drafter import load_drafter
 
     drafter = load_drafter(tiny.write_drafter(folder, tiny.drafter_config()), dtype=mx.float32)
     target = tiny.make_target("dense")

@@ -5,10 +5,10 @@ import io
 import json
 import sys
 
+import benchtoys as toys
 import mlx.core as mx
 import pytest
 import tiny
-import benchtoys as toys
 from rich.console import Console
 from rich.progress import Progress
 

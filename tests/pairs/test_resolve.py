@@ -1,8 +1,8 @@
 import json
 import re
+import tomllib
 
 import pytest
-import tomllib
 
 from pairs.stand_in_hub import Hub as StandIn
 from pairs.test_fetch import set_endpoint

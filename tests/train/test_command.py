@@ -2,17 +2,34 @@
 
 import itertools
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 from splashlite.cli import run
+from splashlite.train.command import train as group
 from splashlite.train.questions import questions
+
+
+def test_every_command_in_the_documentation_is_one():
+    text = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+    lines = re.findall(r"^    splashlite train (\w+) (.*)", text, re.M)
+    assert {command for command, _ in lines} == set(group.commands)
+    for command, rest in lines:
+        group.commands[command].make_context(command, shlex.split(rest))
+    named = set(re.findall(r"--[a-z-]+", text)) - {"--target"}
+    known = {option for command in group.commands.values() for each in command.params for option in each.opts}
+    assert named <= known
 
 
 @pytest.fixture(scope="module")
 def prompts(tmp_path_factory):
     file = tmp_path_factory.mktemp("prompts") / "mine.jsonl"
-    lines = [{"messages": [{"role": "user", "content": question}]} for _, question in itertools.islice(questions(5), 24)]
+    lines = [
+        {"messages": [{"role": "user", "content": question}]} for _, question in itertools.islice(questions(5), 24)
+    ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return file
 
@@ -25,8 +42,11 @@ def answers(prompts):
 
 
 def train(folder, answers, *more):
-    small = ["--texts", "2", "--anchors", "3", "--columns", "512", "--layers", "1", "--rank", "4", "--held-out", "4"]
-    return run(["train", "drafter", str(folder), "--data", str(answers), *small, "--check", "1", "--examined", "2", *more])
+    small = ["--texts", "2", "--anchors", "3", "--columns", "512", "--held-out", "4"]
+    small += [] if "--from" in more else ["--layers", "1"]
+    return run(
+        ["train", "drafter", str(folder), "--data", str(answers), *small, "--check", "1", "--examined", "2", *more]
+    )
 
 
 @pytest.mark.slow
@@ -37,7 +57,17 @@ def test_from_prompts_to_a_drafter_that_generate_takes(tmp_path, answers, capsys
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
     assert run(["show", str(drafter), "--json"]) == 0
     assert "SmolLM2" in capsys.readouterr().out  # the card names its target
-    asked = ["generate", "--prompt", "Name three rivers.", "--max-tokens", "12", "--temperature", "0", "--json", "--no-calibrate"]
+    asked = [
+        "generate",
+        "--prompt",
+        "Name three rivers.",
+        "--max-tokens",
+        "12",
+        "--temperature",
+        "0",
+        "--json",
+        "--no-calibrate",
+    ]
     assert run([*asked, str(drafter)]) == 0
     fast = json.loads(capsys.readouterr().out)
     assert run(asked) == 0
@@ -74,6 +104,10 @@ def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, 
     [
         (["plot", "x.png", "nowhere"], "nowhere holds no run"),
         (["drafter", "out", "--data", "nowhere"], "corpus.json is missing"),
+        (["drafter", "out", "--data", ".", "--from", ".", "--layers", "2"], "--layers has no effect with --from"),
+        (["drafter", "out", "--data", ".", "--kind", "dflash", "--rank", "8"], "--rank has no effect on --kind dflash"),
+        (["drafter", "out", "--data", ".", "--random", "--copy", "1,2,3"], "--copy has no effect with --random"),
+        (["data", "out", "--prompts", "x.jsonl", "--tokens", "9"], "--tokens has no effect with --prompts"),
         (["data", "out", "--taps", "1,99"], "ascending layers from 0 to 29"),
         (["data", "out", "--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
     ],

@@ -107,7 +107,10 @@ def about(target, **changes) -> About:
 
 
 def contents(corpus: Corpus) -> list:
-    return [(each.tokens.tolist(), each.temperature, each.top_ids.tolist(), each.features.tolist()) for each in map(corpus.__getitem__, range(len(corpus)))]
+    return [
+        (each.tokens.tolist(), each.temperature, each.top_ids.tolist(), each.features.tolist())
+        for each in map(corpus.__getitem__, range(len(corpus)))
+    ]
 
 
 @pytest.mark.exact
@@ -160,7 +163,12 @@ def test_ones_own_prompts_are_answered_and_ready_answers_are_read(tmp_path):
 
 @pytest.mark.parametrize(
     ("line", "says"),
-    [("{", "line 2 is not JSON"), ('{"text": ""}', "not empty"), ('{"prompt": "x"}', 'either "messages" or "text"'), ('{"messages": []}', "list of objects")],
+    [
+        ("{", "line 2 is not JSON"),
+        ('{"text": ""}', "not empty"),
+        ('{"prompt": "x"}', 'either "messages" or "text"'),
+        ('{"messages": []}', "list of objects"),
+    ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, says):
     target = tiny.make_target("dense")

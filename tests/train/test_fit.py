@@ -74,11 +74,16 @@ def test_a_hybrid_target_gets_a_drafter_that_training_explains(tmp_path, made, k
     best, step, accepted = run.best()
     assert accepted.length > untrained.length + 0.8 and accepted.survival[0] > untrained.survival[0] + 0.3
     assert accepted.survival == sorted(accepted.survival, reverse=True)
-    story = output.Story("owner/tiny", "random layers", ("built-in",), corpus.answer_tokens, len(corpus), plan, step, accepted)
+    story = output.Story(
+        "owner/tiny", "random layers", ("built-in",), corpus.answer_tokens, len(corpus), plan, step, accepted
+    )
     output.write(tmp_path / "drafter", stated, best, story)
 
     loaded = load_drafter(tmp_path / "drafter", dtype=mx.float32)
-    plain, fast = tiny.make_engine(target, eos_ids=Words.eos_ids), tiny.make_engine(target, loaded, eos_ids=Words.eos_ids)
+    plain, fast = (
+        tiny.make_engine(target, eos_ids=Words.eos_ids),
+        tiny.make_engine(target, loaded, eos_ids=Words.eos_ids),
+    )
     cycles = committed = 0
     for text in exam:
         prompt = text.tokens[: text.prompt_length].tolist()
@@ -168,7 +173,11 @@ def test_a_new_drafter_is_a_no_op_on_top_of_its_layers(made):
     target, corpus = made
     second, _ = begin(made)
     first, _ = begin(made, "dflash")
-    shared = {name: array for name, array in tree_flatten(second.parameters()) if "conv" not in name and "selector" not in name}
+    shared = {
+        name: array
+        for name, array in tree_flatten(second.parameters())
+        if "conv" not in name and "selector" not in name
+    }
     first.load_weights(list(shared.items()))
     texts = [corpus[i] for i in range(3)]
     a, b = simulate(first, target, texts), simulate(second, target, texts)

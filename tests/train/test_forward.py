@@ -6,10 +6,10 @@ import pytest
 import tiny
 
 from splashlite.drafter import load_drafter
+from splashlite.train.batches import blocks
 from splashlite.train.corpus import Sequence
 from splashlite.train.forward import hidden, sight
 from splashlite.train.objective import embedded
-from splashlite.train.batches import blocks
 
 LENGTH, PROMPT = 40, 6
 ANCHORS = np.array([[5, 6, 17, 38], [7, 11, 30, 31]])
@@ -28,11 +28,19 @@ def texts(target, count: int = 2) -> list[Sequence]:
 @pytest.mark.parametrize("name", ["dense", "hybrid", "windowed"])
 @pytest.mark.parametrize(
     ("kind", "window", "causal"),
-    [("dflash2", None, False), ("dflash2", 12, False), ("dflash", None, None), ("dflash", 12, None), ("dflash", 12, False)],
+    [
+        ("dflash2", None, False),
+        ("dflash2", 12, False),
+        ("dflash", None, None),
+        ("dflash", 12, None),
+        ("dflash", 12, False),
+    ],
 )
 def test_every_block_is_what_decoding_computes(tmp_path, name, kind, window, causal):
     target = tiny.make_target(name)
-    drafter = load_drafter(tiny.write_drafter(tmp_path, tiny.drafter_config(kind, window=window, causal=causal)), dtype=mx.float32)
+    drafter = load_drafter(
+        tiny.write_drafter(tmp_path, tiny.drafter_config(kind, window=window, causal=causal)), dtype=mx.float32
+    )
     batch = blocks(target, texts(target), ANCHORS, drafter.block_size)
     found = hidden(drafter, embedded(drafter, target, batch), batch.features, batch.anchors)
     for row, text in enumerate(texts(target)):
@@ -42,7 +50,9 @@ def test_every_block_is_what_decoding_computes(tmp_path, name, kind, window, cau
                 continue
             context = drafter.new_context()
             context.commit(features[:, :anchor])
-            alone = drafter.hidden(target, mx.array(text.tokens[anchor : anchor + 1]), context, drafter.block_size - 1)[0]
+            alone = drafter.hidden(target, mx.array(text.tokens[anchor : anchor + 1]), context, drafter.block_size - 1)[
+                0
+            ]
             assert mx.allclose(found[row, place], alone, rtol=1e-3, atol=2e-4), (row, anchor)
 
 

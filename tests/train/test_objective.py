@@ -18,7 +18,10 @@ class Direct:
 
     def __init__(self, config: dict, weights: dict[str, mx.array], target):
         self.config, self.own = config, config["dflash_config"]
-        self.w = {name: torch.tensor(np.array(array), dtype=torch.float64, requires_grad=True) for name, array in weights.items()}
+        self.w = {
+            name: torch.tensor(np.array(array), dtype=torch.float64, requires_grad=True)
+            for name, array in weights.items()
+        }
         self.table = torch.tensor(np.array(target.stack.backbone.embed_tokens.weight), dtype=torch.float64)
 
     def norm(self, x, weight):
@@ -28,7 +31,9 @@ class Direct:
         """x [T, heads, D], halves rotated against each other."""
         half = x.shape[-1] // 2
         theta = self.config["rope_parameters"]["rope_theta"]
-        angle = torch.tensor(positions, dtype=torch.float64)[:, None] * theta ** (-torch.arange(half, dtype=torch.float64) / half)
+        angle = torch.tensor(positions, dtype=torch.float64)[:, None] * theta ** (
+            -torch.arange(half, dtype=torch.float64) / half
+        )
         cos, sin = torch.cos(angle)[:, None], torch.sin(angle)[:, None]
         a, b = x[..., :half], x[..., half:]
         return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
@@ -95,7 +100,9 @@ class Direct:
                     weight, true = float(np.exp(-k / objective.gamma)), int(text.tokens[place])
                     logits = hidden[k] @ self.table.T
                     log_q = torch.log_softmax(logits, -1)
-                    soft = torch.softmax(torch.tensor(text.top_logits[place - text.prompt_length], dtype=torch.float64), -1)
+                    soft = torch.softmax(
+                        torch.tensor(text.top_logits[place - text.prompt_length], dtype=torch.float64), -1
+                    )
                     theirs = (soft * log_q[text.top_ids[place - text.prompt_length].astype(np.int64)]).sum()
                     base = base - weight * (objective.soft * theirs + (1 - objective.soft) * log_q[true])
                     weight_sum += weight
