@@ -17,7 +17,7 @@ class Recipe:
     texts: int  # in a batch
     anchors: int  # of each text
     block: int  # rows of a block, the anchor's included
-    columns: int | None  # of the vocabulary that a row chooses among; None for all
+    columns: int | None  # random ones that a row chooses among beside those the batch needs; None for the whole vocabulary
     longest: int  # tokens of a text; what is beyond is cut off
     seed: int
 
@@ -86,7 +86,8 @@ def blocks(target: Target, texts: list[Sequence], anchors: np.ndarray, block: in
         labels=mx.array(labels),
         soft_ids=mx.array(soft_ids),
         soft_logits=mx.array(soft_logits),
-        columns=None if chosen is None else mx.array(chosen),
+        columns=None if chosen is None else mx.array(chosen[0]),
+        shares=None if chosen is None else mx.array(chosen[1]),
     )
 
 
@@ -122,12 +123,13 @@ def _anchors(text: Sequence, count: int, rng: np.random.Generator) -> np.ndarray
 
 
 def _columns(count: int, vocabulary: int, labels, soft_ids, rng):
-    """The ids that the batch needs and random others, `count` together where it needs fewer, in ascending order."""
-    needed = np.unique(np.concatenate([labels.ravel(), soft_ids.ravel()]))
-    if needed.size < count:
-        others = np.setdiff1d(rng.integers(0, vocabulary, 2 * count, dtype=np.uint32), needed)
-        others = rng.permutation(others)[: count - needed.size]
-        needed = np.sort(np.concatenate([needed, others]))
+    """The ids that the batch needs, then `count` random others; the logarithm of how many ids each of them stands for; and
+    labels and soft ids as places among them."""
+    needed = np.unique(np.concatenate([labels.ravel(), soft_ids.ravel()])).astype(np.uint32)
+    rest = np.setdiff1d(np.arange(vocabulary, dtype=np.uint32), needed, assume_unique=True)
+    others = rng.choice(rest, min(count, rest.size), replace=False)
+    share = np.full(others.size, np.log(rest.size / max(others.size, 1)), np.float32)
     place = np.zeros(vocabulary, np.uint32)
     place[needed] = np.arange(needed.size, dtype=np.uint32)
-    return needed.astype(np.uint32), place[labels], place[soft_ids]
+    ids = np.concatenate([needed, others])
+    return (ids, np.concatenate([np.zeros(needed.size, np.float32), share])), place[labels], place[soft_ids]

@@ -173,7 +173,7 @@ def data(context, folder, target, prompts, **options):
 @click.option(
     "--columns",
     type=click.IntRange(min=256),
-    help="Vocabulary entries that a row is trained to choose among, changing with every batch.  [default: all]",
+    help="Random vocabulary entries that stand for all that a batch does not need.  [default: the whole vocabulary]",
 )
 @click.option(
     "--dtype",

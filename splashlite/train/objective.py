@@ -20,7 +20,8 @@ class Blocks:
     """A batch: S texts of L tokens, A blocks of n + 1 rows in each, T tokens of the target's distribution, V' columns.
 
     `columns` are the vocabulary's ids among which a row chooses: those that the batch needs and others drawn at random,
-    or None for the whole vocabulary. `labels` and `soft_ids` count in columns.
+    each of which stands for exp(share) ids in the normalisation, so that its sum is right on average; None for the whole
+    vocabulary. `labels` and `soft_ids` count in columns.
     """
 
     features: mx.array  # [S, L, taps x H]
@@ -31,6 +32,7 @@ class Blocks:
     soft_ids: mx.array  # [S, A, n, T] uint32
     soft_logits: mx.array  # [S, A, n, T] float32
     columns: mx.array | None  # [V'] uint32
+    shares: mx.array | None  # [V'] float32
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def losses(drafter: Backbone, target: Target, blocks: Blocks, objective: Objecti
     ]
     logits = among(drafter, target, rows, blocks.columns).astype(mx.float32)
     weights = mx.exp(-mx.arange(rows.shape[2]) / objective.gamma) * blocks.valid
-    level = mx.logsumexp(logits, axis=-1)
+    level = mx.logsumexp(logits if blocks.shares is None else logits + blocks.shares, axis=-1)
     found = mx.zeros_like(level)
     if objective.soft < 1:
         true = mx.take_along_axis(logits, blocks.labels[..., None], axis=-1)[..., 0]

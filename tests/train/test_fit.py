@@ -27,10 +27,19 @@ PLAN = Plan(
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """A tiny hybrid target and its answers: (target, corpus)."""
+    """A tiny hybrid target and some of its answers: (target, corpus)."""
+    return answers(tmp_path_factory, 1500)
+
+
+@pytest.fixture(scope="module")
+def much(tmp_path_factory):
+    return answers(tmp_path_factory, 9000)
+
+
+def answers(tmp_path_factory, tokens: int):
     target = tiny.make_target("hybrid")
     folder = tmp_path_factory.mktemp("corpus")
-    return target, data.make(folder, target, Words(), about(target, limit=24), [], tokens=9000)
+    return target, data.make(folder, target, Words(), about(target, limit=24), [], tokens=tokens)
 
 
 def begin(made, kind="dflash2", seed=0):
@@ -62,11 +71,11 @@ def log(folder) -> list[dict]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dflash2", "dflash"])
-def test_a_hybrid_target_gets_a_drafter_that_training_explains(tmp_path, made, kind):
-    target, corpus = made
+def test_a_hybrid_target_gets_a_drafter_that_training_explains(tmp_path, much, kind):
+    target, corpus = much
     plan = replace(PLAN, steps=150, check=50)
-    drafter, stated = begin(made, kind)
-    run = run_in(tmp_path / "run", made, plan, drafter)
+    drafter, stated = begin(much, kind)
+    run = run_in(tmp_path / "run", much, plan, drafter)
     exam = [corpus[index] for corpus, index in run.exam]
     untrained = simulate(drafter, target, exam)
     run.start()

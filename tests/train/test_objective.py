@@ -149,20 +149,24 @@ def test_losses_and_gradients_are_those_of_a_direct_computation(tmp_path, kind, 
         assert np.abs(got - expected).max() <= 2e-3 * np.abs(expected).max(), name
 
 
-def test_columns_change_what_a_row_chooses_among_and_nothing_else(tmp_path):
-    """With all that the batch needs and the rest of the vocabulary as columns, the loss is that of the whole vocabulary."""
+def test_columns_stand_for_the_whole_vocabulary(tmp_path):
+    """With all others as columns the loss is that of the whole vocabulary; with some of them it is so on average."""
     target = tiny.make_target("dense")
     drafter = load_drafter(tiny.write_drafter(tmp_path, tiny.drafter_config()), dtype=mx.float32)
     objective, sequences = Objective(4.0, 0.5, 1.0), texts(target)
     whole = losses(drafter, target, blocks(target, sequences, ANCHORS, 8), objective)
-    every = blocks(target, sequences, ANCHORS, 8, columns=50_000, rng=np.random.default_rng(0))
+    every = blocks(target, sequences, ANCHORS, 8, columns=tiny.VOCAB, rng=np.random.default_rng(0))
     assert sorted(np.array(every.columns).tolist()) == list(range(tiny.VOCAB))
     assert losses(drafter, target, every, objective)["total"].item() == pytest.approx(whole["total"].item(), rel=1e-5)
-    some = blocks(target, sequences, ANCHORS, 8, columns=100, rng=np.random.default_rng(0))
-    assert some.columns.size >= 100
-    assert mx.array_equal(some.columns[some.labels], every.columns[every.labels])
-    assert mx.array_equal(some.columns[some.soft_ids], every.columns[every.soft_ids])
-    assert losses(drafter, target, some, objective)["base"].item() < whole["base"].item()
+    found = []
+    for seed in range(40):
+        some = blocks(target, sequences, ANCHORS, 8, columns=16, rng=np.random.default_rng(seed))
+        assert some.columns.size < tiny.VOCAB
+        assert mx.array_equal(some.columns[some.labels], every.columns[every.labels])
+        assert mx.array_equal(some.columns[some.soft_ids], every.columns[every.soft_ids])
+        found.append(losses(drafter, target, some, objective)["base"].item())
+    assert np.std(found) > 0
+    assert np.mean(found) == pytest.approx(whole["base"].item(), rel=0.02)
 
 
 @pytest.mark.parametrize(("block", "gamma"), [(16, 7), (10, 5), (8, 4), (9, 4.5)])
