@@ -1,5 +1,7 @@
 """splashlite: a local engine that decodes one open model faster with a DFlash drafter, and loses nothing by it."""
 
+import os
+
 from splashlite import blas
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.version import __version__
@@ -7,6 +9,7 @@ from splashlite.version import __version__
 __all__ = ["Engine", "Piece", "Reply", "SplashliteError", "UsageError", "__version__", "load"]
 
 blas.load()  # before anything imports mlx.core
+os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "PyTorch was not found"; mlx-lm sets it, but too late
 
 
 def __getattr__(name: str):
@@ -15,4 +18,5 @@ def __getattr__(name: str):
         raise AttributeError(f"module 'splashlite' has no attribute {name!r}")
     from splashlite import engine
 
+    blas.check()
     return getattr(engine, name)

@@ -13,13 +13,29 @@ import sys
 from splashlite.errors import UsageError
 
 _found = "not chosen yet"
+_problem: UsageError | None = None
 
 
 def load() -> None:
     """Load the chosen BLAS. Must run before `mlx.core` is imported; on macOS MLX uses Accelerate and nothing is done.
 
-    Raises UsageError when SPLASHLITE_BLAS names something else, or asks for OpenBLAS where there is none.
+    When SPLASHLITE_BLAS names something else, or asks for OpenBLAS where there is none, `check` raises it.
     """
+    global _problem
+    try:
+        _load()
+    except UsageError as problem:
+        _problem = problem
+
+
+def check() -> None:
+    """Raise the UsageError for an SPLASHLITE_BLAS that cannot be followed. Importing splashlite does not raise it, so that
+    each front can say it in its own way."""
+    if _problem is not None:
+        raise _problem
+
+
+def _load() -> None:
     global _found
     if sys.platform != "linux":
         _found = "Accelerate"
@@ -44,5 +60,6 @@ def load() -> None:
 
 
 def found() -> str:
-    """Which BLAS the CPU computes with, in words."""
+    """Which BLAS the CPU computes with, in words. Raises what `check` does."""
+    check()
     return _found

@@ -1,5 +1,14 @@
 """The commands. Each imports its front only when it is called, so that --help never waits for MLX."""
 
+import signal
+import threading
+
+CTRL_C = signal.getsignal(signal.SIGINT)
+MAIN = threading.current_thread() is threading.main_thread()
+if MAIN:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this file imports the rest, Ctrl-C ends the process without a traceback
+
+import errno
 import logging
 import os
 import sys
@@ -9,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from splashlite import notes
+from splashlite import blas, notes
 from splashlite.agent.command import agent, env
 from splashlite.chat.settings import SETTINGS, Setting
 from splashlite.errors import SplashliteError, UsageError
@@ -212,6 +221,8 @@ for command in (serve, bench, agent, env, train):
     for each in getattr(command, "commands", {"": command}).values():
         each.params.append(debug_option())
     splashlite.add_command(command)
+if MAIN:
+    signal.signal(signal.SIGINT, CTRL_C)
 
 
 def main() -> None:
@@ -226,26 +237,46 @@ def run(arguments: list[str]) -> int:
         log.addHandler(handler)
         log.setLevel(logging.DEBUG)
     try:
+        blas.check()
         with nullcontext() if debug else notes.shown():
-            return splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
+            code = splashlite.main(arguments, prog_name="splashlite", standalone_mode=False) or 0
+        sys.stdout.flush()
+        return code
     except click.ClickException as error:
         error.show()
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        discard_output()
         return 141
     except Exception as error:
         if debug:
             raise
+        if unwritten(error):
+            discard_output()
         print(f"splashlite: {explained(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     finally:
         log.removeHandler(handler)
 
 
+def unwritten(error: Exception) -> bool:
+    """Whether something open could not be written to: such an error names no file, unlike one from opening it."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def discard_output() -> None:
+    """Nothing more is written to standard output, nor complained about when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def explained(error: Exception) -> str:
+    """What went wrong, in one sentence."""
     if isinstance(error, SplashliteError):
         return str(error)
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"{error.filename} cannot be used: {error.strerror}"
+    if unwritten(error):
+        return f"standard output, or a file, cannot be written: {error.strerror}"
     return f"this is a bug, {type(error).__name__}: {error} (run it again with --debug for where)"

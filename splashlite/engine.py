@@ -9,7 +9,7 @@ from time import perf_counter
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from splashlite import blas, kernels, memory
+from splashlite import arguments, blas, kernels, memory
 from splashlite.decode import cost
 from splashlite.decode import width as widths
 from splashlite.decode.cost import Costs
@@ -26,7 +26,8 @@ from splashlite.pairs.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from splashlite.sessions import Disk, Session, Store, fingerprint
 from splashlite.target import Target, load_target
 from splashlite.target.load import activation_dtype
-from splashlite.text import TextStream, check_stop
+from splashlite.text import TextStream, check_stop, openings
+from splashlite.threads import Owner
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,11 @@ def load(name=None, *, target=None, drafter=None, draft_bits=None, dtype=None, c
     "float32", "bfloat16" or "float16". context: the largest number of tokens of prompt and reply together; None is what
     the model was trained for. Raises SplashliteError (UsageError for a wrong argument).
     """
-    return open_pair(resolve(name, target=target, drafter=drafter), draft_bits=draft_bits, dtype=dtype, context=context)
+    halves = {"name": name, "target": target, "drafter": drafter}
+    pair = resolve(**{half: arguments.source(half, given) for half, given in halves.items()})
+    if draft_bits is not None and type(draft_bits) is not int:
+        raise UsageError(f"draft_bits={draft_bits!r} is not supported: use 4, 8 or None (as published)")
+    return open_pair(pair, draft_bits=draft_bits, dtype=dtype, context=context)
 
 
 def open_pair(
@@ -142,9 +147,10 @@ def _sizes(path: Path) -> tuple:
 class Engine:
     """Generates text with one target and, where there is one, its drafter.
 
-    An engine serves one reply at a time; consecutive prompts that share a prefix continue from it. `on_prefill(done,
-    total)` hears of the prompt's progress in tokens; `timing = True` fills `stats.draft_ms` and `stats.verify_ms`, at the
-    price of further synchronisations.
+    An engine serves one reply at a time, and a stream is read in the thread that began it; the next reply may run in any
+    other thread. Consecutive prompts that share a prefix continue from it. `on_prefill(done, total)` hears of the
+    prompt's progress in tokens; `timing = True` fills `stats.draft_ms` and `stats.verify_ms`, at the price of further
+    synchronisations.
     """
 
     def __init__(
@@ -166,12 +172,13 @@ class Engine:
         self.context = _asked(target.config, context) or _trained(target.config)
         self.eos_ids = eos_ids
         self.session, self.plan = Session(target, drafter, store), plan
-        self._openings = _openings(tokenizer)
+        self._openings = openings(tokenizer)
         self.costs = costs
         self.survival = Survival(drafter.block_size - 1) if drafter is not None else None
         self.on_prefill: Callable[[int, int], None] = lambda done, total: None
         self.timing = False
-        self._busy = self._stop = False
+        self._busy = self._stop = self._closed = False
+        self._owner = Owner()
 
     def generate(self, prompt, **options) -> Reply:
         """The whole reply to a prompt; takes what `stream` takes."""
@@ -216,20 +223,22 @@ class Engine:
             presence_penalty=presence_penalty,
             frequency_penalty=frequency_penalty,
             repetition_penalty=repetition_penalty,
-            logit_bias=dict(logit_bias or {}),
+            logit_bias=arguments.mapping("logit_bias", logit_bias, int),
             seed=seed,
         )
-        ids = self.encode(prompt, **(chat_template_kwargs or {}))
+        if self._closed:
+            raise SplashliteError("this engine was closed: load the pair again to generate more")
+        ids = self.encode(prompt, **arguments.mapping("chat_template_kwargs", chat_template_kwargs, str))
         sampler = Sampler(params, ids, self.target.vocab_rows)
         stops = check_stop(stop)
         text = TextStream(self.tokenizer, stops) if self.tokenizer is not None else None
         if text is None and stops:
             raise UsageError("stop strings need a tokenizer, and this target's folder has none: stop on token ids yourself")
-        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 0:
-            raise UsageError(f"max_tokens is {max_tokens!r}: it must be a whole number from 0 on")
-        if logprobs is not None and (not isinstance(logprobs, int) or isinstance(logprobs, bool) or not 0 <= logprobs <= 20):
-            raise UsageError(f"logprobs is {logprobs!r}: it must be None or a whole number from 0 to 20")
-        speculation, drafter = self._speculation(speculative, width)
+        arguments.whole("max_tokens", max_tokens)
+        arguments.constraint(constraint)
+        if logprobs is not None:
+            arguments.whole("logprobs", logprobs, 20)
+        speculation, drafter = self._speculation(arguments.switch("speculative", speculative), width)
         policy = None
         if drafter is not None:
             self.survival = self.survival.faded(REMEMBERED)
@@ -248,20 +257,21 @@ class Engine:
             if width not in (None, 1):
                 raise UsageError(f"width={width} was asked for, but speculation is off ({why}): leave width out")
             return f"off: {why}", None
-        return ("off: width=1", None) if width == 1 else ("on", self.drafter)
+        return ("off: width=1", None) if width == 1 and width is not True else ("on", self.drafter)
 
     def _pieces(self, loop: Loop, ids: list[int], budget: int, text: TextStream | None) -> Iterator[Piece]:
         if self._busy:
             raise SplashliteError("this engine is in the middle of a reply: finish or close that stream first")
+        self._take()
         self._busy, self._stop = True, False
-        stats, began = loop.stats, perf_counter()
+        self._owner.begin()
+        stats, cycles, began = loop.stats, loop.cycles(budget), perf_counter()
         try:
             mx.reset_peak_memory()
             stats.cached_tokens = self.session.begin(ids, self._heard, self._stable(ids))
             prefilled = perf_counter()
             stats.prefill_ms = (prefilled - began) * 1000
             reason, said, step = "length", "", Step([], [], None)
-            cycles = loop.cycles(budget)
             for step in cycles:
                 now = perf_counter()
                 stats.ttft_ms = stats.ttft_ms or (now - began) * 1000
@@ -280,15 +290,25 @@ class Engine:
                     step = step.first(len(kept))
                     break
                 yield Piece(said, kept, None, stats, step.drafted, step.logprobs)
+                self._owner.check()
             cycles.close()
             said += text.finish() if text is not None else ""
             if 2 * stats.parked_cycles > stats.cycles:
                 stats.speculation = f"parked: {loop.width.reason()}"
             stats.peak_memory_bytes = mx.get_peak_memory()
             self.session.settle()
+            self._owner.settled()
             yield Piece(said, step.tokens, reason, stats, step.drafted, step.logprobs)
         finally:
+            cycles.close()
             self._busy = False
+            self._owner.leave()
+
+    def _take(self) -> None:
+        """Go on with what the last reply left; what this thread cannot reach is forgotten, and read again."""
+        if not self._owner.reaches():
+            self.session.reset()
+            self._owner.settled()
 
     def _heard(self, done: int, total: int) -> None:
         self.on_prefill(done, total)
@@ -296,8 +316,11 @@ class Engine:
             raise Stopped("the reply was stopped while the prompt was being read")
 
     def close(self) -> None:
-        """Keep what was read on disk, where that was asked for; call it when no more prompts will come."""
-        self.session.save()
+        """Keep what was read on disk, where that was asked for. A closed engine generates no more."""
+        if not self._closed:
+            self._take()
+            self.session.save()
+        self._closed = True
 
     def _stable(self, ids: list[int]) -> int:
         """How many of a prompt's tokens the next turn's begins with: the opening of the reply may be written another way then
@@ -321,17 +344,12 @@ class Engine:
         return ids
 
     def _ids(self, prompt, template: dict) -> list[int]:
-        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], dict)):
-            if self.tokenizer is None:
-                raise UsageError("this target's folder has no tokenizer: give the prompt as a list of token ids")
-            if isinstance(prompt, str):
-                return self.tokenizer.encode(prompt)
-            return self.tokenizer.apply_chat_template(prompt, **template)
-        ids = list(prompt)
-        for token in ids:
-            if not isinstance(token, int) or not 0 <= token < self.target.vocab_rows:
-                raise UsageError(f"the prompt holds {token!r}: token ids are whole numbers from 0 to {self.target.vocab_rows - 1}")
-        return ids
+        chat = arguments.is_chat(prompt)
+        if not chat and not isinstance(prompt, str):
+            return arguments.token_ids(prompt, self.target.vocab_rows)
+        if self.tokenizer is None:
+            raise UsageError("this target's folder has no tokenizer: give the prompt as a list of token ids")
+        return self.tokenizer.apply_chat_template(prompt, **template) if chat else self.tokenizer.encode(prompt)
 
     def describe(self) -> dict:
         """What is loaded and what computes, for people and for JSON."""
@@ -347,6 +365,7 @@ class Engine:
             "kernels": kernels.choice(),
             "memory_bytes": sum(model_bytes(model) for model in parameters),
             "context": self.context,
+            "trained_context": _trained(self.target.config),
             "block_size": self.drafter.block_size if self.drafter is not None else None,
         }
 
@@ -365,22 +384,6 @@ def _quantization(model) -> str | None:
     leaves = (m for _, m in tree_flatten(model.leaf_modules(), is_leaf=lambda m: not isinstance(m, (dict, list))))
     bits = sorted({leaf.bits for leaf in leaves if hasattr(leaf, "bits")})
     return "/".join(f"{b}-bit" for b in bits) or None
-
-
-def _openings(tokenizer: Tokenizer | None) -> list[list[int]]:
-    """The ways in which the chat template opens a reply, in token ids, the longest first."""
-    if tokenizer is None or not getattr(tokenizer, "has_chat_template", False):
-        return []
-    found, said = [], [{"role": "user", "content": "Hi"}]
-    for kwargs in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
-        try:
-            closed = tokenizer.apply_chat_template(said, add_generation_prompt=False, **kwargs)
-            opened = tokenizer.apply_chat_template(said, **kwargs)
-        except UsageError:  # this template wants more than a greeting; it will say so when it is used
-            continue
-        if opened[: len(closed)] == closed and len(opened) > len(closed):
-            found.append(opened[len(closed) :])
-    return sorted(found, key=len, reverse=True)
 
 
 def _trained(config: dict) -> int | None:

@@ -23,6 +23,7 @@ LEAST_CONTEXT = 1024  # tokens; with less than that a chat is none
 MOST_CONTEXT = 2**24  # tokens, where the model does not say
 SHARE = 0.75  # of the machine's memory, where Metal recommends nothing
 FUSED_WIDTHS = (64, 80, 128)  # head widths whose scores Metal's attention never writes out
+SPARE_ROWS = 2 * 256  # that a window's buffer has room for, beside the window and a prefill step
 UNITS = {
     "": 1,
     "k": 10**3,
@@ -143,7 +144,7 @@ def needs_of(target: Target, drafter=None) -> Needs:
     lasting, passing = [_row_bytes(layer) for layer in live.lasting], live.passing
     recurrent = [layer for layer in passing if isinstance(layer, RecurrentRows)]
     windows = [layer for layer in passing if not isinstance(layer, RecurrentRows)]
-    held = session.PREFILL_CHUNK + 2 * 256  # rows that a window's buffer has room for beside the window
+    held = session.PREFILL_CHUNK + SPARE_ROWS
     recurrent_bytes = bytes_of([layer.snapshot() for layer in recurrent])
     target.verify(live.target_state, mx.zeros((1, block), mx.uint32))
     config, size = target.config.get("text_config") or target.config, _item_bytes(target)
@@ -154,7 +155,10 @@ def needs_of(target: Target, drafter=None) -> Needs:
         window_bytes=sum((layer.window + held) * _row_bytes(layer) for layer in windows),
         recurrent_bytes=recurrent_bytes,
         tape_bytes=bytes_of([[*layer.tape.recurrence(), layer.tape.conv] for layer in recurrent]),
-        working_bytes=_working_bytes(target, config, size, block) + 512 * sum(lasting),
+        working_bytes=working_bytes(
+            config, size, block, hidden=target.hidden_size, taps=len(target.taps), vocab=target.vocab_rows
+        )
+        + 512 * sum(lasting),
         score_bytes=0 if _fused(live) else config["num_attention_heads"] * size,
     )
 
@@ -227,12 +231,12 @@ def _fused(live: Live) -> bool:
     )
 
 
-def _working_bytes(target: Target, config: dict, size: int, block: int) -> int:
+def working_bytes(config: dict, size: int, block: int, *, hidden: int, taps: int, vocab: int) -> int:
     """A prefill step's activations (as measured on dense models: 12 hidden rows, 3 inner ones and the taps
-    twice per token) and a verify's logits, of which sampling holds a few copies."""
+    twice per token) and a verify's logits, of which sampling holds a few copies; `size` is a number's bytes."""
     inner = config.get("intermediate_size") or 0
     if config.get("num_experts_per_tok"):
         expert = config.get("moe_intermediate_size") or inner
         inner = config["num_experts_per_tok"] * expert + (config.get("shared_expert_intermediate_size") or 0)
-    row = 12 * target.hidden_size + 3 * inner + 2 * len(target.taps) * target.hidden_size
-    return session.PREFILL_CHUNK * row * size + 6 * block * target.vocab_rows * 4
+    row = 12 * hidden + 3 * inner + 2 * taps * hidden
+    return session.PREFILL_CHUNK * row * size + 6 * block * vocab * 4

@@ -1,7 +1,6 @@
 """The options that commands share: which pair, and in which form it is loaded. Nothing heavy is imported here."""
 
 import glob
-import sys
 
 import click
 
@@ -62,9 +61,7 @@ def load(pair, progress, *, target, drafter, draft_bits, context, max_memory, ca
 
 
 def _weight_bytes(pair) -> int | None:
-    """What the weights will take in memory; None on a CPU, where they are made wider when they are read."""
-    if sys.platform != "darwin":
-        return None
+    """What the weights will take in memory."""
     from splashlite.shelf import stock
 
-    return sum(half.disk_bytes for half in stock.halves(pair))
+    return stock.weights_bytes(pair)

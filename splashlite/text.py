@@ -99,6 +99,22 @@ class _Matcher:
         return matched + (self._text[matched] == character)
 
 
+def openings(tokenizer) -> list[list[int]]:
+    """The ways in which the chat template opens a reply, in token ids, the longest first; none without a tokenizer."""
+    if tokenizer is None or not getattr(tokenizer, "has_chat_template", False):
+        return []
+    found, said = [], [{"role": "user", "content": "Hi"}]
+    for kwargs in ({}, {"enable_thinking": True}, {"enable_thinking": False}):
+        try:
+            closed = tokenizer.apply_chat_template(said, add_generation_prompt=False, **kwargs)
+            opened = tokenizer.apply_chat_template(said, **kwargs)
+        except UsageError:  # this template wants more than a greeting; it will say so when it is used
+            continue
+        if opened[: len(closed)] == closed and len(opened) > len(closed):
+            found.append(opened[len(closed) :])
+    return sorted(found, key=len, reverse=True)
+
+
 def detokenizer(tokenizer):
     """A fresh incremental decoder with `push(id) -> str` and `finish() -> str`, after the tokenizer's own decoder.
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import pytest
@@ -69,7 +70,10 @@ WRONG = [
     ({"presence_penalty": float("inf")}, "presence_penalty"), ({"frequency_penalty": None}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"), ({"logit_bias": {160: 1.0}}, "logit_bias"), ({"logit_bias": {1: float("nan")}}, "logit_bias"),
     ({"seed": 1.5}, "seed"), ({"stop": "x"}, "stop"), ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 2.0}, "max_tokens"),
-    ({"width": 0}, "width"), ({"width": 9}, "width"), ({"width": 4, "speculative": False}, "width"), ({"logprobs": 21}, "logprobs"),
+    ({"logit_bias": "x"}, "logit_bias"), ({"logit_bias": {"1": 1}}, "logit_bias"), ({"logit_bias": {1: True}}, "logit_bias"),
+    ({"seed": -1}, "seed"), ({"seed": 2**64}, "seed"), ({"speculative": "no"}, "speculative"), ({"constraint": 5}, "constraint"),
+    ({"chat_template_kwargs": "x"}, "chat_template_kwargs"), ({"chat_template_kwargs": {1: 2}}, "chat_template_kwargs"),
+    ({"width": True}, "width"), ({"width": 0}, "width"), ({"width": 9}, "width"), ({"width": 4, "speculative": False}, "width"), ({"logprobs": 21}, "logprobs"),
 ]
 
 
@@ -82,7 +86,9 @@ def test_wrong_arguments_are_refused_by_name_before_anything_runs(folders, optio
 
 
 @pytest.mark.parametrize("prompt, says", [([], "empty"), ([160], "160"), ([-1], "-1"), (["a"], "'a'"), ("text", "tokenizer"),
-                                          ([{"role": "user", "content": "hi"}], "tokenizer"), (list(range(64)), "64 tokens")])
+                                          ([{"role": "user", "content": "hi"}], "tokenizer"), (list(range(64)), "64 tokens"),
+                                          (b"hi", "type bytes"), (None, "type NoneType"), (5, "type int"), ({1, 2}, "type set"), ([True], "True"),
+                                          ({"role": "user", "content": "hi"}, "type dict"), ([{"role": "user"}, 3], "3 among its chat")])
 def test_wrong_prompts_are_refused(prompt, says):
     with pytest.raises(UsageError, match=says):
         make_engine(make_target("dense"), context=64).generate(prompt)
@@ -101,6 +107,26 @@ def test_no_token_and_one_token(folders, max_tokens):
     reply = engine.generate(PROMPT, max_tokens=max_tokens)
     assert len(reply.tokens) == max_tokens == reply.stats.completion_tokens and reply.finish_reason == "length"
     assert reply.stats.rows == max_tokens
+
+
+@pytest.mark.parametrize("given", [{"name": 5}, {"name": b"x"}, {"target": 5}, {"drafter": ["a"]}, {"draft_bits": 4.0}], ids=str)
+def test_what_is_no_name_is_refused_by_load(given):
+    with pytest.raises(UsageError, match=next(iter(given))):
+        splashlite.load(**given)
+
+
+def test_paths_are_sources_too(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPLASHLITE_CACHE", str(tmp_path))
+    assert splashlite.load(target=folders[0], drafter=folders[1]).drafter is not None
+
+
+def test_a_closed_engine_says_so(folders):
+    engine = make_engine(make_target("hybrid"))
+    engine.generate(PROMPT, max_tokens=2)
+    engine.close()
+    engine.close()
+    with pytest.raises(SplashliteError, match="closed: load the pair again"):
+        engine.stream(PROMPT)
 
 
 def test_swapped_halves_are_named(folders):
@@ -148,6 +174,37 @@ def test_loads_on_one_thread_and_generates_on_others(folders, tmp_path, monkeypa
     assert first + second == alone
     unseeded = {tuple(work(i, lambda: engine.generate(PROMPT, max_tokens=12, temperature=2.0).tokens)) for i in range(4)}
     assert len(unseeded) == 4
+
+
+def elsewhere(action):
+    """What `action` returns or raises in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(action).result()
+
+
+EVERYTHING = {"repetition_penalty": 1.1, "logit_bias": {3: 1.0}, "temperature": 1.0}
+
+
+@pytest.mark.parametrize("options", [{"width": 4}, {"speculative": False}, EVERYTHING], ids=["drafted", "plain", "everything"])
+def test_a_stream_is_read_in_one_thread_and_another_may_have_asked_for_it(folders, options):
+    target = make_target("hybrid")
+    alone = make_engine(target).generate(PROMPT, max_tokens=12).tokens
+    engine = make_engine(target, load_drafter(folders[1], dtype=mx.float32))
+    stream = elsewhere(lambda: engine.stream(PROMPT, max_tokens=30, **options))
+    assert elsewhere(lambda: sum(len(piece.tokens) for piece in stream)) > 0
+    for begin, end in ((next, next), (next, lambda stream: stream.close())):
+        stream = engine.stream(PROMPT, max_tokens=30, **options)
+        elsewhere(lambda: begin(stream))
+        if end is next:
+            with pytest.raises(SplashliteError, match="begun in another thread: read all of it in one"):
+                next(stream)
+        else:
+            end(stream)
+        assert elsewhere(lambda: engine.generate(PROMPT, max_tokens=12).tokens) == alone
+    stream = engine.stream(PROMPT, max_tokens=30, **options)
+    next(stream)
+    stream.close()  # what it left waits in this thread
+    assert elsewhere(lambda: engine.generate(PROMPT, max_tokens=12).tokens) == alone
 
 
 def test_one_reply_at_a_time(folders):

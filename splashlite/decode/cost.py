@@ -17,7 +17,7 @@ from time import perf_counter
 import mlx.core as mx
 import numpy as np
 
-from splashlite.cache import cache_folder
+from splashlite.cache import CacheError, cache_folder
 
 FORMAT = 2
 CONTEXT = 64  # committed tokens during the measurement
@@ -114,11 +114,11 @@ def fingerprint(*facts: object) -> str:
 def kept(key: str) -> Costs | None:
     """Costs that were measured before under this key; None when there are none, or, with a warning in the log, when the
     file is not what was written."""
-    path = _path(key)
     try:
+        path = _path(key)
         found = json.loads(path.read_text())
         costs = Costs(tuple(map(float, found["verify_ms"])), tuple(map(float, found["draft_ms"])))
-    except FileNotFoundError:
+    except (FileNotFoundError, CacheError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as problem:
         log.warning("the measured costs in %s cannot be read and are measured again: %s", path, repr(problem))

@@ -43,10 +43,10 @@ class Params:
         _require("frequency_penalty", self.frequency_penalty, -100, 100)
         _require("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
         if self.seed is not None:
-            _require("seed", self.seed, -(2**63), 2**64 - 1, whole=True)
+            _require("seed", self.seed, 0, 2**64 - 1, whole=True)
         for token, bias in self.logit_bias.items():
             _require("a logit_bias token id", token, 0, 2**31 - 1, whole=True)
-            if not isinstance(bias, (int, float)) or math.isnan(bias) or bias == math.inf:
+            if not isinstance(bias, (int, float)) or isinstance(bias, bool) or math.isnan(bias) or bias == math.inf:
                 raise UsageError(f"logit_bias of token {token} is {bias!r}: it must be a number (or -inf to forbid the token)")
 
     @property
@@ -124,6 +124,8 @@ class Sampler:
             ids = mx.array(list(params.logit_bias), mx.uint32)
             self.bias = mx.zeros((vocab_rows,)).at[ids].add(mx.array(list(params.logit_bias.values()), mx.float32))
         self.key = mx.random.key(_fresh_seed()) if params.seed is None else None
+        counts = (self.history.in_reply, self.history.in_text) if self.history is not None else ()
+        mx.eval(counts, self.bias, self.key)  # made where a stream is asked for, used in the thread that reads it
 
     def next_key(self) -> mx.array:
         """A key that was never handed out before. Unseeded requests only."""

@@ -13,7 +13,7 @@ class Stats:
     cycles: int = 0
     rows: int = 0  # target rows verified
     accepted: list[int] = field(default_factory=list)  # accepted[k]: cycles in which k drafts survived
-    parked_cycles: int = 0  # cycles of plain decoding because it was the faster choice
+    parked_cycles: int = 0  # cycles of plain decoding, because it was the faster choice or to see whether it is
     speculation: str = "on"  # or "parked: reason" (most cycles were), or "off: reason"
     kernels: dict[str, str] = field(default_factory=dict)  # which kernels computed
     prefill_ms: float = 0.0

@@ -13,6 +13,7 @@ from splashlite.errors import UsageError
 PROBE_LOSS = 0.0125  # share of plain decoding's time that probing may cost while parked
 PROBE_EVERY = (8, 64)  # plain cycles between two probes, at least and at most
 UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
+COMPARE = (12, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
 DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
 GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
@@ -40,13 +41,15 @@ class Adaptive:
     """The number of rows with the most expected tokens per millisecond; one row, without a draft, when that is plain decoding.
 
     While parked on plain decoding it probes with the best drafting width, as often as PROBE_LOSS allows; a probe that was
-    kept whole although that was UNLIKELY is followed by another at once.
+    kept whole although that was UNLIKELY is followed by another at once. While drafting it times a plain cycle every so
+    often: a kept cost that was measured on a busy machine would otherwise make drafting look like a gain for ever.
     """
 
     def __init__(self, costs: Costs, survival: Survival):
         self.ms = costs.cycle_ms()
         self.survival = survival
         self.until_probe = 0  # plain cycles still to go; while parked
+        self.until_compared = COMPARE[0]  # drafting cycles still to go
         self._why = ""
 
     @property
@@ -59,11 +62,18 @@ class Adaptive:
         if self.until_probe:
             self.until_probe -= 1
             return 1
+        self.until_compared -= 1
+        if self.until_compared < 0:
+            self.until_compared = COMPARE[1]
+            return 1
         return min(self._best_draft(), budget)
 
     def observe(self, rows: int, accepted: int, ms: float) -> None:
         """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`; a cycle of unusual length hardly counts."""
-        step = min(max(ms / self.ms[rows - 1], 0.8), 1.25) ** DRIFT
+        ratio = ms / self.ms[rows - 1]
+        step = min(max(ratio, 0.8), 1.25) ** DRIFT
+        if rows == 1 and not self.parked and ratio < 1:
+            step = ratio  # seen once in a while, and nothing makes a cycle shorter than it has to be
         self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
         if rows > 1:
             odds = prod(self.survival.rates()[: rows - 1])

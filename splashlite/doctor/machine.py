@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from splashlite import blas
-from splashlite.cache import cache_folder
+from splashlite.cache import CacheError, cache_folder, cache_path
 from splashlite.chat.numbers import size
 from splashlite.doctor.finding import FINE, PROBLEM, WARNING, Finding, examined
 from splashlite.shelf import stock
@@ -121,8 +121,8 @@ def linear_algebra() -> Finding:
 
 
 def disk(needed_bytes: int) -> Finding:
-    free = shutil.disk_usage(_existing(cache_folder())).free
-    what = f"{size(free)} free for {cache_folder()}"
+    free = shutil.disk_usage(_existing(cache_path())).free
+    what = f"{size(free)} free for {cache_path()}"
     if free < needed_bytes:
         todo = "free some space, for example with splashlite rm"
         return Finding("disk", PROBLEM, f"{what}, but {size(needed_bytes)} are still to be downloaded", todo)
@@ -137,6 +137,8 @@ def cache() -> Finding:
             pass
     except OSError as error:
         todo = "make the folder writable, or set SPLASHLITE_CACHE to one that is"
+        if isinstance(error, CacheError):
+            return Finding("cache", PROBLEM, str(error).partition(": ")[0], todo)
         return Finding("cache", PROBLEM, f"nothing can be written to the cache folder: {error.strerror}", todo)
     return Finding("cache", FINE, f"{cache_folder()} can be written")
 
@@ -182,4 +184,4 @@ def _translated() -> bool:
 
 
 def _existing(path: Path) -> Path:
-    return path if path.exists() else _existing(path.parent)
+    return path if path.is_dir() else _existing(path.parent)

@@ -9,6 +9,7 @@ from splashlite.doctor.finding import FINE, PROBLEM, WARNING, Finding, examined
 from splashlite.pairs.fetch import Local
 from splashlite.pairs.resolve import Pair
 from splashlite.shelf import stock
+from splashlite.shelf.weigh import CONTEXT
 
 
 def files(pair: Pair, told: Callable[[str], None]) -> Iterator[Finding]:
@@ -61,10 +62,12 @@ def _sha256(path: Path) -> str:
 
 
 def _fits(pair: Pair) -> Finding:
-    needed = stock.memory_bytes(pair)
-    if needed is None:
+    known = stock.weight(pair)
+    if known is None:
         return Finding("fit", WARNING, "how much memory the pair needs is not known before it is here", "pull it")
-    what = f"{size(needed)} of weights, {size(stock.usable_bytes())} of memory for them"
-    if not stock.fits(pair):
+    context = f", {size(known.total_bytes)} with a context of {CONTEXT:,}" if known.total_bytes else ", beside its context"
+    about = "" if known.exact else "about "
+    what = f"{about}{size(known.weights_bytes)} of weights as loaded{context}; {size(stock.usable_bytes())} may be used"
+    if not stock.fits(known):
         return Finding("fit", PROBLEM, what, "choose a smaller pair or a smaller quantization of the target")
     return Finding("fit", FINE, what)

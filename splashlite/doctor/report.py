@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.text import Text
 
@@ -14,6 +15,7 @@ from splashlite.doctor.machine import PORT, machine
 from splashlite.doctor.pair import files
 from splashlite.pairs.resolve import Pair
 from splashlite.shelf import stock
+from splashlite.shelf.weigh import stored_as
 
 MARKS = {FINE: ("✓", "green"), WARNING: ("!", "yellow"), PROBLEM: ("✗", "bold red")}
 
@@ -44,23 +46,24 @@ def examine(pair: Pair, load: Callable, port: int, told: Callable[[str], None]) 
     """Every finding in turn. The engine is loaded only when both halves are here and sound."""
     halves = stock.halves(pair)
     missing = any(each.path is None for each in halves)
-    yield from machine(port, (stock.memory_bytes(pair) or 0) if missing else 0)
+    yield from machine(port, stock.missing_bytes(pair) if missing else 0)
     yield Finding("pair", FINE, f"{pair.why}: {pair.target} + {pair.drafter or 'no drafter'}")
     sound = not missing
     for finding in files(pair, told):
         sound = sound and finding.level != PROBLEM
         yield finding
     if sound:
-        yield from examined("load", lambda: _running(load, told))
+        yield from examined("load", lambda: _running(load, told, halves[0].path))
 
 
-def _running(load: Callable, told: Callable[[str], None]) -> Iterator[Finding]:
+def _running(load: Callable, told: Callable[[str], None], target: Path) -> Iterator[Finding]:
     told("loading")
     engine = load()
     facts = engine.describe()
+    stored = stored_as(target)
     parts = (
-        facts["quantization"] or "not quantized",
-        facts["dtype"],
+        f"{stored} file" if stored else facts["quantization"] or "not quantized",
+        f"computed in {facts['dtype']}" + (", unpacked" if stored and not facts["quantization"] else ""),
         facts["device"],
         f"context {facts['context']:,}",
     )

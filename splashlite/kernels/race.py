@@ -53,14 +53,17 @@ class Races:
             try:
                 machine, self._times = json.loads(self._path().read_text())
                 self._times = self._times if machine == self._machine() else {}
-            except (FileNotFoundError, ValueError, TypeError):  # not measured yet, or a damaged record
+            except (OSError, ValueError, TypeError):  # not measured yet, or a damaged record
                 self._times = {}
         return self._times
 
     def _save(self) -> None:
-        partial = self._path().with_suffix(f".{os.getpid()}.partial")
-        partial.write_text(json.dumps([self._machine(), self._times], indent=1))
-        partial.replace(self._path())
+        try:
+            partial = self._path().with_suffix(f".{os.getpid()}.partial")
+            partial.write_text(json.dumps([self._machine(), self._times], indent=1))
+            partial.replace(self._path())
+        except OSError as problem:
+            log.warning("the measured kernel times cannot be kept and will be measured again: %s", problem)
 
 
 def _median_ms(function, arguments) -> float:

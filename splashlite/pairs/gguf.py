@@ -61,6 +61,12 @@ def read_gguf(path, *, dequantize: bool = False, dtype: mx.Dtype | None = None) 
     return config, weights, quantization
 
 
+def gguf_config(path) -> dict:
+    """The configuration that `read_gguf` gives, from the header alone. Raises SplashliteError as it does."""
+    path = Path(path)
+    return _config(path, read_header(path))
+
+
 def _config(path: Path, header: Header) -> dict:
     metadata = header.metadata
     architecture = metadata.get("general.architecture")

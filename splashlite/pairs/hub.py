@@ -43,7 +43,8 @@ def folder(repo: str, revision: str | None, progress=None) -> Path:
 
 def file(repo: str, revision: str | None, name: str, into: Path, progress=None) -> Path:
     """One file of a repository, downloaded (or resumed) into the folder `into`. Raises SplashliteError."""
-    _require_answer(repo)
+    if not _answers():
+        raise SplashliteError(f"{huggingface_hub.constants.ENDPOINT} does not answer, so {repo} cannot be fetched")
     with _in_one_sentence(repo, revision, name):
         path = huggingface_hub.hf_hub_download(
             repo, name, revision=revision, local_dir=into, tqdm_class=_bar(name, progress)
@@ -70,13 +71,6 @@ def _answers() -> bool:
     except Exception:  # whichever HTTP library huggingface_hub is built on: any failure means no answer
         return False
     return True
-
-
-def _require_answer(repo: str) -> None:
-    if offline():
-        raise SplashliteError(f"{repo} cannot be fetched, because HF_HUB_OFFLINE is set: unset it once to fetch it")
-    if not _answers():
-        raise SplashliteError(f"{huggingface_hub.constants.ENDPOINT} does not answer, so {repo} cannot be fetched")
 
 
 @contextmanager

@@ -55,7 +55,7 @@ class Sampling(Strict):
     frequency_penalty: Finite | None = Field(None, ge=-2, le=2)
     repetition_penalty: Finite | None = Field(None, gt=0, le=10)
     logit_bias: dict[str, Annotated[Finite, Field(ge=-100, le=100)]] | None = Field(None, max_length=4096)
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    seed: int | None = Field(None, ge=0, le=2**64 - 1)
     stop: Annotated[str, Field(min_length=1, max_length=4096)] | Stops | None = None
 
     def options(self) -> dict:

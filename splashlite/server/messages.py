@@ -219,7 +219,7 @@ class MessagesRequest(CountRequest):
     temperature: Finite | None = Field(None, ge=0, le=2)
     top_p: Finite | None = Field(None, gt=0, le=1)
     top_k: int | None = Field(None, ge=0, le=2**31 - 1)
-    seed: int | None = Field(None, ge=-(2**63), le=2**64 - 1)
+    seed: int | None = Field(None, ge=0, le=2**64 - 1)
     splashlite: SplashliteOptions = SplashliteOptions()
     # what says who asks, or asks for what happens anyway
     metadata: Caller | None = None

@@ -20,6 +20,7 @@ from splashlite.errors import SplashliteError
 from splashlite.pairs.fetch import fetch
 from splashlite.pairs.resolve import Pair, resolve
 from splashlite.shelf import runs, stock
+from splashlite.shelf.weigh import CONTEXT
 
 
 def models(as_json: bool) -> None:
@@ -36,7 +37,7 @@ def models(as_json: bool) -> None:
         screen.dim(DOT.join((_here(fact), _need(fact), fact["licence"])), indent=2)
     screen.line("")
     screen.dim(
-        f"This machine has {size(stock.usable_bytes())} for a model. splashlite pull NAME downloads a pair, "
+        f"Of this machine's memory a pair may take {size(stock.usable_bytes())}. splashlite pull NAME downloads a pair, "
         "splashlite chat NAME does so too and starts it; any other drafter's repository id works as a name."
     )
 
@@ -92,21 +93,33 @@ def remove(name: str, assume_yes: bool) -> None:
         return
     for part, part_bytes in parts:
         screen.line(f"{part}, {size(part_bytes)}{_also_used(part, pair)}")
-    if not assume_yes and not click.confirm(f"Delete these and free {size(sum(b for _, b in parts))}?"):
+    if not assume_yes and not _agreed(f"Delete these and free {size(sum(b for _, b in parts))}?"):
         raise SplashliteError("nothing was deleted")
     screen.line(f"{size(stock.remove(pair))} freed")
 
 
+def _agreed(question: str) -> bool:
+    try:
+        return click.confirm(question)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        print()
+        raise SplashliteError("nothing was deleted: there is nobody to ask, so say --yes") from None
+
+
 def _facts(pair: Pair) -> dict:
-    halves, unsupported = stock.halves(pair), runs.why_not(pair)
+    halves, unsupported, known = stock.halves(pair), runs.why_not(pair), stock.weight(pair)
     return {
         "name": pair.name,
         "target": str(pair.target),
         "drafter": str(pair.drafter) if pair.drafter else None,
         "here": {label: half.state for label, half in zip(("target", "drafter"), halves, strict=False)},
         "disk_bytes": sum(half.disk_bytes for half in halves),
-        "memory_bytes": stock.memory_bytes(pair),
-        "fits": stock.fits(pair),
+        "memory_bytes": known.weights_bytes if known else None,
+        "needed_bytes": known.total_bytes if known else None,
+        "estimated": known is not None and not known.exact,
+        "fits": stock.fits(known),
         "runs": unsupported is None,
         "unsupported": unsupported,
         "licence": pair.licence or "unknown",
@@ -129,9 +142,10 @@ def _need(facts: dict) -> str:
         return f"cannot run here: {facts['unsupported'].partition(' (')[0]}"
     if facts["memory_bytes"] is None:
         return "memory not known"
-    verdict = "fits here" if facts["fits"] else f"too large for the {size(stock.usable_bytes())} here"
-    about = "" if set(facts["here"].values()) == {"here"} else "about "
-    return f"needs {about}{size(facts['memory_bytes'])}: {verdict}"
+    verdict = "fits here" if facts["fits"] else f"too large for the {size(stock.usable_bytes())} that may be used here"
+    about = "about " if facts["estimated"] else ""
+    context = f", {size(facts['needed_bytes'])} with a context of {CONTEXT:,}" if facts["needed_bytes"] else ", beside its context"
+    return f"{about}{size(facts['memory_bytes'])} of weights as loaded{context}: {verdict}"
 
 
 def _also_used(part: str, pair: Pair) -> str:

@@ -1,9 +1,6 @@
 """The pairs on this machine: which are known, what of them is here, whether they fit, and taking them away."""
 
-import os
-import re
 import shutil
-import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,22 +9,24 @@ import huggingface_hub
 from huggingface_hub import constants
 
 from splashlite.errors import SplashliteError
+from splashlite.memory import limit_bytes
 from splashlite.pairs.fetch import Hub, Local, Source, Wheel, final_path
 from splashlite.pairs.resolve import Pair, known_names, resolve
 from splashlite.pairs.weights import weight_files
+from splashlite.shelf import weigh
+from splashlite.shelf.weigh import Weight
 
-SPARE_BYTES = 2_000_000_000  # for everything else that runs, and for the KV cache of a long text
+SPARE_BYTES = 2_000_000_000  # for state and working memory, where no config tells how much
 
 
 @dataclass(frozen=True)
 class Half:
     """A target or a drafter as it is on this machine. `path` is where it is whole, None where it is missing or partial;
-    `disk_bytes` is what it takes on disk, `shipped` says that it came with splashlite and stays."""
+    `disk_bytes` is what it takes on disk."""
 
     source: Source
     path: Path | None
     disk_bytes: int
-    shipped: bool
 
     @property
     def state(self) -> str:
@@ -48,41 +47,46 @@ def halves(pair: Pair) -> list[Half]:
 
 def half(source: Source) -> Half:
     """What of a source is on this machine; asks no network."""
-    found = [_place(place) for place in source.places]
+    found = [_place(source, place) for place in source.places]
     return next((each for each in found if each.path), max(found, key=lambda each: each.disk_bytes))
 
 
-def memory_bytes(pair: Pair) -> int | None:
-    """Bytes of weights that the pair loads: of its files where they are here, else from the size in the target's name.
-
-    None when neither says anything.
-    """
-    sizes = [half(source).disk_bytes for source in (pair.target, pair.drafter) if source is not None]
-    if all(half(source).path for source in (pair.target, pair.drafter) if source is not None):
-        return sum(sizes)
-    return named_bytes(str(pair.target))
+def weight(pair: Pair) -> Weight | None:
+    """What the pair takes in memory: told from its files where they are here, else from the target's name; None when
+    neither says anything."""
+    paths = [each.path for each in halves(pair)]
+    if all(paths) and (known := weigh.weigh(paths[0], paths[1] if pair.drafter else None)):
+        return known
+    return weigh.named(str(pair.target), pair.drafter is not None)
 
 
-def named_bytes(name: str) -> int | None:
-    """An estimate from a repository's name: "Qwen3.8-27B-4bit" is 27e9 weights of 4.5 bits (scales included)."""
-    billions = re.findall(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)B(?![A-Za-z])", name, re.IGNORECASE)
-    if not billions:
-        return None
-    bits = re.search(r"(\d+)-?bit", name, re.IGNORECASE)
-    width = int(bits[1]) + 0.5 if bits else 4.25 if "gpt-oss" in name.lower() else 16
-    return int(float(billions[0]) * 1e9 * width / 8)
+def weights_bytes(pair: Pair) -> int | None:
+    """Bytes of weights that the pair loads, None when nothing tells."""
+    known = weight(pair)
+    return known.weights_bytes if known else None
+
+
+def missing_bytes(pair: Pair) -> int:
+    """About what is still to be downloaded; 0 where nothing tells."""
+    target, *drafter = [each.path for each in halves(pair)]
+    name = str(pair.target)
+    parts = weigh.named_bytes(name, on_disk=True)
+    if parts is None:
+        return 0
+    return (0 if target else parts) + (2 * weigh.named_drafter(name) if drafter and not drafter[0] else 0)
 
 
 def usable_bytes() -> int:
-    """Memory that a model may take: on a Mac the GPU's default share, three quarters; elsewhere all but a reserve."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return total * 3 // 4 if sys.platform == "darwin" else total - SPARE_BYTES // 2
+    """Memory that a pair may take: the memory plan's limit."""
+    return limit_bytes()
 
 
-def fits(pair: Pair) -> bool | None:
-    """Whether this machine's memory holds the pair with something to spare; None when its size is not known."""
-    needed = memory_bytes(pair)
-    return None if needed is None else needed + min(SPARE_BYTES, needed // 4) <= usable_bytes()
+def fits(known: Weight | None) -> bool | None:
+    """Whether this machine's memory holds a pair with a context of CONTEXT tokens; None when its size is not known."""
+    if known is None:
+        return None
+    needed = known.total_bytes or known.weights_bytes + min(SPARE_BYTES, known.weights_bytes // 4)
+    return needed <= usable_bytes()
 
 
 def removable(pair: Pair) -> list[tuple[str, int]]:
@@ -115,18 +119,16 @@ def _parts(pair: Pair):
             yield place.repo, repo.size_on_disk, lambda repo=repo: shutil.rmtree(repo.repo_path)
 
 
-def _place(place: Local | Hub | Wheel) -> Half:
-    source = Source((place,))
+def _place(source: Source, place: Local | Hub | Wheel) -> Half:
     if isinstance(place, Local):
-        shipped = place.path.name == "drafter"
-        return Half(source, place.path if place.path.exists() else None, _size(place.path), shipped)
+        return Half(source, place.path if place.path.exists() else None, _size(place.path))
     if place.sha256:
         final = final_path(place.file, place.sha256)
-        return Half(source, final if final.is_file() else None, _size(final.parent), False)
+        return Half(source, final if final.is_file() else None, _size(final.parent))
     repo = hub_cache().get(place.repo)
     if repo is None:
-        return Half(source, None, 0, False)
-    return Half(source, _snapshot(place), repo.size_on_disk, False)
+        return Half(source, None, 0)
+    return Half(source, _snapshot(place), repo.size_on_disk)
 
 
 def _snapshot(place: Hub) -> Path | None:

@@ -33,10 +33,13 @@ def make(
     progress(done, total) hears of answer tokens. What an earlier call left whole is kept and gone on from, and the result
     is the same as without the interruption. Raises UsageError for files without prompts, SplashliteError for a full disk.
     """
-    corpus = begin(folder, about)
     source = prompts.from_files(files, tokenizer) if files else prompts.built_in(tokenizer, about.seed)
+    first = next(source, None)
+    if first is None:
+        raise UsageError(f"{', '.join(map(str, files))}: there is no prompt in it")
+    corpus = begin(folder, about)
     done, number = corpus.answer_tokens, corpus.shards
-    remaining = itertools.islice(enumerate(source), SHARD * number, None)
+    remaining = itertools.islice(enumerate(itertools.chain([first], source)), SHARD * number, None)
     while tokens is None or done < tokens:
         progress(done, tokens)
         chunk = list(itertools.islice(remaining, SHARD))
@@ -49,9 +52,7 @@ def make(
             progress(done + sum(len(each.top_ids) for each in sequences), tokens)
         write_shard(folder, number, [each for each in sequences if len(each.top_ids)])
         done, number = done + sum(len(each.top_ids) for each in sequences), number + 1
-    progress(done, tokens)
-    if not number:
-        raise UsageError(f"{', '.join(map(str, files))}: there is no prompt in it")
+    progress(done, done)
     return Corpus(folder)
 
 

@@ -9,6 +9,9 @@ from splashlite.errors import UsageError
 from splashlite.train.questions import questions
 
 
+KEYS = {"messages", "prompt", "text"}
+
+
 @dataclass(frozen=True)
 class Prompt:
     """Token ids up to where the target answers; `answer` holds the answer's where the file brought one."""
@@ -24,7 +27,8 @@ def built_in(tokenizer, seed: int) -> Iterator[Prompt]:
 
 
 def from_files(files: list[Path], tokenizer) -> Iterator[Prompt]:
-    """Every line of JSONL files: {"messages": [...]}, or {"text": "..."} that is continued as it stands.
+    """Every line of JSONL files: {"messages": [...]}, {"prompt": "..."} as one message of the user's, or {"text": "..."} that
+    is continued as it stands; other keys mean nothing here.
 
     Messages that end with the assistant's turn bring their own answer, which is read and not generated. Raises UsageError
     naming the file and the line.
@@ -44,17 +48,18 @@ def _record(line: str, where: str) -> dict:
         record = json.loads(line)
     except ValueError as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from None
-    if not isinstance(record, dict) or ("messages" in record) == ("text" in record):
-        raise UsageError(f'{where} must be an object with either "messages" or "text"')
+    if not isinstance(record, dict) or len(KEYS & record.keys()) != 1:
+        raise UsageError(f'{where} must be an object with one of "messages", "prompt" and "text"')
     return record
 
 
 def _prompt(record: dict, where: str, tokenizer) -> Prompt:
+    for key in ("text", "prompt"):
+        if key in record and not (isinstance(record[key], str) and record[key]):
+            raise UsageError(f"{where}: {key} must be a string that is not empty")
     if "text" in record:
-        if not isinstance(record["text"], str) or not record["text"]:
-            raise UsageError(f"{where}: text must be a string that is not empty")
         return Prompt(tokenizer.encode(record["text"]))
-    messages = record["messages"]
+    messages = [{"role": "user", "content": record["prompt"]}] if "prompt" in record else record["messages"]
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise UsageError(f"{where}: messages must be a list of objects with role and content")
     if messages[-1].get("role") != "assistant":

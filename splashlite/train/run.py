@@ -97,7 +97,8 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
     output.write(folder, stated, weights, story)
     if plot is not None:
         picture.draw({folder.name: picture.history(folder)}, plot)
-    print(f"{folder}: {accepted.length:.2f} tokens per cycle on held-out answers (step {step:,})")
+    weights_of = f"step {step:,}" if step else "step 0: no later one was better, so these are the weights it began with"
+    print(f"{folder}: {accepted.length:.2f} tokens per cycle on held-out answers ({weights_of})")
 
 
 def _target(name: str | None):

@@ -147,7 +147,7 @@ def test_ones_own_prompts_are_answered_and_ready_answers_are_read(tmp_path):
     target = tiny.make_target("dense")
     file = tmp_path / "mine.jsonl"
     file.write_text(
-        '{"messages": [{"role": "user", "content": "hello"}]}\n\n'
+        '{"prompt": "hello", "class": "greetings"}\n\n'
         '{"text": "once upon"}\n'
         '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "you too"}]}\n'
     )
@@ -166,7 +166,7 @@ def test_ones_own_prompts_are_answered_and_ready_answers_are_read(tmp_path):
     [
         ("{", "line 2 is not JSON"),
         ('{"text": ""}', "not empty"),
-        ('{"prompt": "x"}', 'either "messages" or "text"'),
+        ('{"question": "x"}', 'one of "messages", "prompt" and "text"'),
         ('{"messages": []}', "list of objects"),
     ],
 )

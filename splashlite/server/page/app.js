@@ -121,10 +121,7 @@ function edit(made) {
   field.value = made.message.content;
   field.rows = Math.min(12, field.value.split("\n").length + 1);
   field.setAttribute("aria-label", "Edit your message");
-  const go = () => {
-    chat.messages.splice(chat.messages.indexOf(made.message));
-    ask(field.value);
-  };
+  const go = () => ask(field.value, chat.messages.indexOf(made.message));
   field.addEventListener("keydown", (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
@@ -141,8 +138,10 @@ function edit(made) {
 
 // ---- a reply ----
 
-function ask(text) {
+/** Say `text` at `place` of the conversation; what stands there and behind it goes. */
+function ask(text, place = chat.messages.length) {
   if (running || !text.trim()) return;
+  chat.messages.splice(place);
   if (!chat.messages.length) chat.title = titleOf(text);
   chat.messages.push({ role: "user", content: text });
   answer();
