@@ -14,6 +14,12 @@ def source(name: str, value) -> str | None:
     return text
 
 
+def bits(value) -> int | None:
+    if value is not None and (not _whole(value) or value not in (4, 8)):
+        raise UsageError(f"draft_bits={value!r} is not supported: use 4, 8 or None (as published)")
+    return value
+
+
 def is_chat(prompt: str | list[int] | list[dict]) -> bool:
     """Whether a prompt is chat messages, rather than text or token ids."""
     if not isinstance(prompt, (str, list, tuple, range)):

@@ -3,7 +3,7 @@
 import signal
 import threading
 
-CTRL_C = signal.getsignal(signal.SIGINT)
+CTRL_C = signal.getsignal(signal.SIGINT) or signal.default_int_handler
 MAIN = threading.current_thread() is threading.main_thread()
 if MAIN:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # while this file imports the rest, Ctrl-C ends the process without a traceback

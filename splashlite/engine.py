@@ -67,9 +67,7 @@ def load(name=None, *, target=None, drafter=None, draft_bits=None, dtype=None, c
     """
     halves = {"name": name, "target": target, "drafter": drafter}
     pair = resolve(**{half: arguments.source(half, given) for half, given in halves.items()})
-    if draft_bits is not None and type(draft_bits) is not int:
-        raise UsageError(f"draft_bits={draft_bits!r} is not supported: use 4, 8 or None (as published)")
-    return open_pair(pair, draft_bits=draft_bits, dtype=dtype, context=context)
+    return open_pair(pair, draft_bits=arguments.bits(draft_bits), dtype=dtype, context=context)
 
 
 def open_pair(

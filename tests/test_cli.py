@@ -1,6 +1,8 @@
 """The command line: help, exit codes, what is imported, and that every word in docs/terminal.md is true."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +52,70 @@ def test_errors_are_one_sentence(monkeypatch, capsys, error, code, said):
     monkeypatch.setattr(cli, "load", load)
     ended, out, err = run(capsys, "generate", "--prompt", "hi")
     assert (ended, out, err.lstrip()) == (code, "", said)
+
+
+def started(arguments, stdout=subprocess.PIPE, **environment):
+    """(exit code, standard error) of a fresh process."""
+    command = [sys.executable, "cli.py"]
+    ended = subprocess.run(
+        [*command, *arguments], stdout=stdout, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, cwd=ROOT,
+        env={**os.environ, **environment}, timeout=60, check=False,
+    )  # fmt: skip
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="BLAS is chosen on Linux")
+def test_a_blas_that_is_not_known_is_one_sentence():
+    code, err = started(["models"], SPLASHLITE_BLAS="foo")
+    assert code == 2 and err == "splashlite: SPLASHLITE_BLAS=foo is not known: set it to reference or openblas, or unset it\n"
+    script = "import splashlite\ntry: splashlite.load()\nexcept splashlite.UsageError: print('refused')"
+    shown = subprocess.run(
+        [sys.executable, "-c", script], env={**os.environ, "SPLASHLITE_BLAS": "foo"}, capture_output=True, text=True,
+        cwd=ROOT, check=True,
+    )  # fmt: skip
+    assert shown.stdout == "refused\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has /dev/full")
+def test_a_full_disk_behind_standard_output_is_one_sentence():
+    with open("/dev/full", "w") as full:
+        for arguments in (["--help"], ["show"]):
+            code, err = started(arguments, full)
+            assert code == 1 and "cannot be written: No space left on device" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("folder", ["file", "file/below"])
+def test_a_cache_folder_that_cannot_be_made(tmp_path, monkeypatch, capsys, caplog, folder):
+    """What can do without it goes on; a download is refused in one sentence."""
+    from splashlite.decode import cost
+
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("SPLASHLITE_CACHE", str(tmp_path / folder))
+    assert run(capsys, "show")[0] == 0
+    code, _, err = run(capsys, "pull")
+    assert code == 1 and "cannot be made (it is no folder): set SPLASHLITE_CACHE" in err and "trying" not in err
+    assert cost.kept("key") is None
+    cost.keep("key", cost.Costs.flat(4))
+    assert "cannot be kept" in caplog.text
+
+
+def test_ctrl_c_while_python_still_imports_says_nothing():
+    hooked = "import sys, os, signal, builtins\nreal = builtins.__import__\n" \
+        "def slow(name, *rest):\n    if name == 'click': os.kill(os.getpid(), signal.SIGINT)\n    return real(name, *rest)\n" \
+        "builtins.__import__ = slow\nimport splashlite.cli\n"  # fmt: skip
+    ended = subprocess.run([sys.executable, "-c", hooked], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert ended.returncode == -signal.SIGINT and ended.stderr == ""
+
+
+def test_no_name_is_near_to_none(capsys):
+    code, _, err = run(capsys, "show", "")
+    assert code == 2 and "did you mean" not in err and "known pairs are" in err
+
+
+def test_transformers_does_not_ask_for_pytorch():
+    script = "import splashlite, transformers"
+    shown = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert shown.stderr == ""
 
 
 def test_debug_shows_where(monkeypatch):

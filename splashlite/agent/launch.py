@@ -48,12 +48,20 @@ def _server(pair: str | None, port: int) -> Iterator[Served]:
 
 
 def _tell_if_small(program: Program, served: Served) -> None:
-    if served.context < ROOMY_TOKENS:
-        print(
-            f"{program.title} sends thousands of tokens before your first word, and {served.model} is served "
-            f"with a context of {served.context:,}: it may refuse or forget (splashlite serve --context N makes it longer)",
-            file=sys.stderr,
-        )
+    if served.context >= ROOMY_TOKENS:
+        return
+    opening = program.opening_tokens
+    count = f"about {opening:,}" if opening else "thousands of"
+    result = "too short to answer" if opening and served.context <= opening else "it may refuse or forget"
+    if served.trained is not None and served.context >= served.trained:
+        way_out = "it was trained for no more, choose another pair"
+    else:
+        way_out = "splashlite serve --context N makes it longer"
+    print(
+        f"{program.title} sends {count} tokens before your first word, and {served.model} is served "
+        f"with a context of {served.context:,}: {result} ({way_out})",
+        file=sys.stderr,
+    )
 
 
 def environment(recipe: Recipe, base: Mapping[str, str]) -> dict[str, str]:

@@ -30,6 +30,7 @@ class Program(NamedTuple):
     title: str
     install: str
     recipe: Callable[[Served, Mapping[str, str]], Recipe]
+    opening_tokens: int | None = None  # what it sends before its user's first word, where that was measured
 
 
 def output_tokens(context: int) -> int:
@@ -53,14 +54,17 @@ def claude(served: Served, environment: Mapping[str, str]) -> Recipe:
         "CLAUDE_CODE_ATTRIBUTION_HEADER": "0",
         "CLAUDE_CODE_DISABLE_EXPERIMENTAL_BETAS": "1",
         "CLAUDE_CODE_MAX_CONTEXT_TOKENS": str(served.context),
-        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(served.context),
         "CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(output_tokens(served.context)),
         "API_TIMEOUT_MS": str(PATIENCE_MS),
     }
+    if served.context >= _COMPACT_LEAST:  # it takes no smaller one, and then goes by ..._MAX_CONTEXT_TOKENS
+        variables["CLAUDE_CODE_AUTO_COMPACT_WINDOW"] = str(served.context)
     return Recipe([], variables, _CLAUDE_WITHOUT)
 
 
+_COMPACT_LEAST = 100_000
 _CLAUDE_WITHOUT = (
+    "CLAUDE_CODE_AUTO_COMPACT_WINDOW",
     "ANTHROPIC_API_KEY",
     "ANTHROPIC_BETAS",
     "ANTHROPIC_CUSTOM_HEADERS",
@@ -128,7 +132,7 @@ def _toml(value: str | int | bool) -> str:
 
 
 PROGRAMS = {
-    "claude": Program("Claude Code", "npm install -g @anthropic-ai/claude-code", claude),
+    "claude": Program("Claude Code", "npm install -g @anthropic-ai/claude-code", claude, 23_000),
     "codex": Program("Codex", "npm install -g @openai/codex", codex),
     "opencode": Program("OpenCode", "npm install -g opencode-ai", opencode),
 }

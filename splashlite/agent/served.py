@@ -16,12 +16,14 @@ ANSWER_S = 5
 
 
 class Served(NamedTuple):
-    """A server that is ready: its root `url`, the `model` it answers as, `context` in tokens, its `key` or None."""
+    """A server that is ready: its root `url`, the `model` it answers as, `context` in tokens, its `key` or None, and the
+    longest context that the model was `trained` for, None where that is not known."""
 
     url: str
     model: str
     context: int
     key: str | None
+    trained: int | None = None
 
     @property
     def token(self) -> str:
@@ -67,7 +69,8 @@ def describe(port: int) -> Served:
         )
     try:
         card = models["data"][0]
-        return Served(f"http://{HOST}:{port}", card["id"], card["context_length"], key)
+        trained = card.get("trained_context_length")
+        return Served(f"http://{HOST}:{port}", card["id"], card["context_length"], key, trained)
     except (KeyError, IndexError, TypeError):
         said = f"the server on port {port} does not say what it serves"
         raise SplashliteError(f"{said}: end it and start it again") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 from splashlite.chat import numbers
 from splashlite.chat.clipboard import copy
 from splashlite.chat.conversation import FORMAT, Conversation, read_text
-from splashlite.chat.settings import SETTINGS, setting, switch, written
+from splashlite.chat.settings import SETTINGS, check, setting, switch, without_refused, written
 from splashlite.chat.thinking import can_switch, longest_reply
 from splashlite.errors import SplashliteError, UsageError
 
@@ -42,10 +42,14 @@ def run(chat, text: str) -> None:
     """Run the command that `text` names."""
     name, _, rest = text.strip().partition(" ")
     name = ALIASES.get(name.lower(), name.lower())
+    if name == "/":
+        raise UsageError("a command's name is missing: /help lists the commands (a space in front makes it a message)")
     if name not in COMMANDS:
         near = difflib.get_close_matches(name, [*COMMANDS, *ALIASES], 1)
         hint = f"did you mean {near[0]}?" if near else "/help lists the commands"
         raise UsageError(f"there is no command {name}: {hint} (a space in front makes it a message)")
+    if rest.strip() and " " not in COMMANDS[name].usage:
+        raise UsageError(f"{name} takes nothing behind it, not {rest.strip()!r}")
     COMMANDS[name].run(chat, rest.strip())
 
 
@@ -111,10 +115,14 @@ def set_(chat, rest: str) -> None:
         chat.screen.grid((name, _value(chat, name), each.help) for name, each in SETTINGS.items())
         return
     found = setting(name)
-    if value.strip().lower() == "default":
-        chat.settings.pop(found.name, None)
-    elif value:
-        chat.settings[found.name] = found.parse(value)
+    changed = {each: old for each, old in chat.settings.items() if each != found.name}
+    if value and value.strip().lower() != "default":
+        changed[found.name] = found.parse(value)
+    if value:
+        if chat.engine is not None:
+            check(changed, chat.engine)
+        chat.settings.clear()
+        chat.settings.update(changed)
     chat.screen.line(f"{found.name} = {_value(chat, found.name)} ({found.help}; {found.allowed})")
 
 
@@ -125,7 +133,9 @@ def show(chat, rest: str) -> None:
         return
     if rest:
         raise UsageError(f"/show knows nothing called {rest!r}: use /show or /show thinking")
-    rows = _engine_rows(chat) + [(name, written(value)) for name, value in chat.settings.items()]
+    rows = _engine_rows(chat)
+    changed = ", ".join(f"{name} {written(value)}" for name, value in chat.settings.items())
+    rows += [("settings", f"{changed or 'all'}{'; the others' if changed else ''} as published (/set lists them all)")]
     rows += [("system message", chat.conversation.system or "none")]
     rows += [("thinking", "the model's default" if chat.think is None else written(chat.think))]
     rows += [("conversation", f"{len(chat.conversation.turns)} messages")]
@@ -139,11 +149,16 @@ def show(chat, rest: str) -> None:
 def regenerate(chat, rest: str) -> None:
     from splashlite.chat.repl import reply
 
+    before = list(chat.conversation.turns)
     question = chat.conversation.undo()
     if question is None:
         raise UsageError("there is no question to answer again: type one")
     chat.conversation.ask(question)
-    reply(chat)
+    try:
+        reply(chat, "nothing was answered; the reply before stays")
+    finally:
+        if len(chat.conversation.turns) < len(before):
+            chat.conversation.turns[:] = before
 
 
 @command("/edit", "take the last question back into the input line")
@@ -151,10 +166,16 @@ def edit(chat, rest: str) -> None:
     chat.draft = _undone(chat)
 
 
-@command("/undo", "take the last question and its reply back")
+@command("/undo [N]", "take the last question, or the last N, and the replies back")
 def undo(chat, rest: str) -> None:
-    question = _undone(chat).replace("\n", " ")
-    chat.screen.dim(f"taken back: {question[:60]}{'…' if len(question) > 60 else ''}")
+    asked = sum(turn["role"] == "user" for turn in chat.conversation.turns)
+    if not asked:
+        raise UsageError("nothing was asked yet")
+    if rest and not (rest.isascii() and rest.isdigit() and 1 <= int(rest) <= asked):
+        raise UsageError(f"/undo takes how many questions to take back, 1 to {asked}, not {rest!r}")
+    for _ in range(int(rest or 1)):
+        question = _undone(chat).replace("\n", " ")
+        chat.screen.dim(f"taken back: {question[:60]}{'…' if len(question) > 60 else ''}")
 
 
 @command("/save FILE", "write the conversation to a file")
@@ -172,6 +193,8 @@ def load(chat, rest: str) -> None:
     chat.conversation, settings = Conversation.load(path)
     chat.settings.clear()
     chat.settings.update(settings)
+    for why in without_refused(chat.settings, chat.engine) if chat.engine is not None else ():
+        chat.screen.error(why)
     chat.screen.dim(f"{len(chat.conversation.turns)} messages loaded from {path}")
 
 

@@ -1,6 +1,7 @@
 """Waiting for the engine while the prompt is already there."""
 
 from splashlite.chat.numbers import first_line, size
+from splashlite.chat.settings import without_refused
 
 
 class Loading:
@@ -9,8 +10,8 @@ class Loading:
     It is also where warnings wait (`note`), so that none lands in the middle of the input line or of a reply.
     """
 
-    def __init__(self, screen, width: int | None = None):
-        self._screen, self._width = screen, width
+    def __init__(self, screen, settings: dict):
+        self._screen, self._settings = screen, settings
         self._line = "loading"
         self._notes: list[str] = []
         self._announced = False
@@ -35,12 +36,14 @@ class Loading:
         return self.worker.engine.done()
 
     def finish(self) -> None:
-        """Say once which engine answers. Raises what made the load fail."""
+        """Say once which engine answers, and which settings it would refuse. Raises what made the load fail."""
         self.show_notes()
         engine = self.worker.engine.result()
         if not self._announced:
             self._announced = True
-            self._screen.dim(first_line(engine, self._width))
+            for why in without_refused(self._settings, engine):
+                self._screen.error(why)
+            self._screen.dim(first_line(engine, self._settings))
 
 
 def bar(label: str, done: int, total: int | None) -> str:

@@ -27,8 +27,10 @@ def short_name(source) -> str:
     return str(place).partition("@")[0].rpartition("/")[2]
 
 
-def first_line(engine, width: int | None = None) -> str:
+def first_line(engine, settings: dict | None = None) -> str:
     """Which target, drafter, quantization, width and memory; what an engine does not say is left out."""
+    settings = settings or {}
+    width, off = settings.get("width"), settings.get("speculative") is False or settings.get("width") == 1
     facts, pair = engine.describe(), engine.pair
     target = short_name(pair.target) if pair else str(facts.get("target") or "unknown target")
     number = ", ".join(str(facts[name]) for name in ("quantization", "dtype") if facts.get(name))
@@ -37,7 +39,7 @@ def first_line(engine, width: int | None = None) -> str:
     parts = [
         f"{target} ({number})" if number else target,
         f"drafter {drafter}" if drafter else "no drafter",
-        f"width {width}" if drafter and width else f"width 1–{block}" if drafter and block else "",
+        "drafting off" if drafter and off else f"width {width}" if drafter and width else f"width 1–{block}" if drafter and block else "",
         size(facts["memory_bytes"]) if facts.get("memory_bytes") else "",
     ]
     return DOT.join(part for part in parts if part)

@@ -22,6 +22,7 @@ from splashlite.chat.worker import Worker
 from splashlite.errors import SplashliteError
 
 log = logging.getLogger("splashlite")
+UP = "nothing was answered; Up brings the question back"
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Chat:
 def run(load, conversation: Conversation, settings: dict, think: bool | None = None) -> None:
     """Chat until the person leaves. `load(progress)` returns the engine and runs on the engine's thread."""
     screen = Screen()
-    loading = Loading(screen, settings.get("width"))
+    loading = Loading(screen, settings)
     with notes.shown(loading.note):
         loading.worker = worker = Worker(lambda: load(loading.progress))
         chat = Chat(screen, loading, worker, conversation, settings, think)
@@ -93,26 +94,27 @@ def turn(chat: Chat, text: str) -> None:
         if chat.loading.done() and chat.worker.engine.exception():
             raise
         chat.screen.error(str(error))
+        if not commands.is_command(text):
+            chat.screen.dim(UP)
     except Exception as error:
         log.debug("a turn failed", exc_info=True)
         chat.screen.error(f"this is a bug, {type(error).__name__}: {error} (splashlite chat --debug says where)")
 
 
-def reply(chat: Chat) -> None:
+def reply(chat: Chat, unanswered: str = UP) -> None:
     """Answer the conversation's last question. Ctrl-C ends the reply and keeps what was said of it; a question that got
-    no answer goes back into the input line."""
-    answer, question = Answer(chat), chat.conversation.turns[-1]["content"]
+    no answer is taken back."""
+    answer = Answer(chat)
     try:
         with silent_keyboard(), interrupts() as interrupted:
             if ready(chat, interrupted):
                 answer.run(interrupted)
     finally:
         chat.conversation.answer(answer.text)
-        chat.draft = "" if answer.text.strip() else question
     if interrupted.is_set() and answer.text.strip():
         chat.screen.dim("stopped; what was said is kept")
     elif not answer.text.strip():
-        chat.screen.dim("nothing was answered; the question is back in the input line")
+        chat.screen.dim(unanswered)
 
 
 def ready(chat: Chat, interrupted: threading.Event) -> bool:

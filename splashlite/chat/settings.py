@@ -132,3 +132,31 @@ def written(value: object) -> str:
         escaped = {plain: written for written, plain in ESCAPES.items()}
         return " ".join(shlex.quote(re.sub(r"[\n\t\\]", lambda found: escaped[found[0]], text)) for text in value)
     return str(value).removesuffix(".0")
+
+
+def check(settings: dict, engine) -> None:
+    """Raise UsageError for a setting that every reply of this engine would refuse, and name what is allowed."""
+    width, block = settings.get("width"), engine.describe().get("block_size")
+    if width not in (None, 1):
+        if block is None:
+            raise UsageError(f"width is {width}: this pair has no drafter, so only 1 is allowed")
+        if settings.get("speculative") is False:
+            raise UsageError(f"width is {width}, but speculative is off: a width takes drafts, so leave out one of the two")
+        if width > block:
+            raise UsageError(f"width is {width}: this drafter's block is {block}, so 1 to {block} is allowed")
+    last = engine.target.vocab_rows - 1
+    outside = [token for token in settings.get("logit_bias") or {} if token > last]
+    if outside:
+        raise UsageError(f"logit_bias names token {outside[0]}: the vocabulary's ids are 0 to {last:,}")
+
+
+def without_refused(settings: dict, engine) -> list[str]:
+    """Take out of `settings` what the engine would refuse; returns why, in words."""
+    said = []
+    for names in (("width",), ("logit_bias",), ("width", "speculative")):
+        try:
+            check({name: settings[name] for name in names if name in settings}, engine)
+        except UsageError as error:
+            settings.pop(names[0])
+            said.append(f"{error}; it was left out")
+    return said

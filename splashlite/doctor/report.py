@@ -63,7 +63,7 @@ def _running(load: Callable, told: Callable[[str], None], target: Path) -> Itera
     stored = stored_as(target)
     parts = (
         f"{stored} file" if stored else facts["quantization"] or "not quantized",
-        f"computed in {facts['dtype']}" + (", unpacked" if stored and not facts["quantization"] else ""),
+        f"computed in {facts['dtype']}",
         facts["device"],
         f"context {facts['context']:,}",
     )

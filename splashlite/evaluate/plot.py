@@ -12,14 +12,14 @@ def check(path: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise SplashliteError("--plot needs matplotlib: pip install 'splashlite[plot]'") from None
+        raise SplashliteError("a plot needs matplotlib: pip install 'splashlite[plot]'") from None
     formats = Figure().canvas.get_supported_filetypes()
     if path.suffix.removeprefix(".") not in formats:
         raise UsageError(
-            f"--plot {path} is no picture that can be written: end it in .{', .'.join(sorted(formats))}"
+            f"{path} is no picture that can be written: end it in .{', .'.join(sorted(formats))}"
         )
     if not path.resolve().parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.resolve().parent}")
+        raise UsageError(f"{path} cannot be written: there is no folder {path.resolve().parent}")
 
 
 def draw(result: dict, path: Path) -> None:

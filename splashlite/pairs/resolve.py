@@ -108,10 +108,10 @@ def _named(name: str, target: str | None) -> Pair:
         config = hub.small_file(repo, revision or None, "config.json")
         card = hub.small_file(repo, revision or None, "README.md")
         return _unknown(name, read_json(config) if config else {}, _read(card), target)
-    near = [each for each in _known() if each.startswith(name.lower())] or difflib.get_close_matches(
+    near = [each for each in _known() if name and each.startswith(name.lower())] or difflib.get_close_matches(
         name.lower(), _known()
     )
-    hint = f"did you mean {' or '.join(near)}?" if near else f"known pairs are {', '.join(known_names())}"
+    hint = f"did you mean {' or '.join(near[:5])}?" if near else f"known pairs are {', '.join(known_names())}"
     raise UsageError(f"{name!r} is no known pair, no drafter's repository id and no folder: {hint}")
 
 

@@ -7,7 +7,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from splashlite.server import catalogue, chat, completions, messages, page, problems, responses
+from splashlite.server import catalogue, chat, completions, messages, page, problems, responses, validation
 from splashlite.server.guard import Guard
 from splashlite.server.problems import Problem
 from splashlite.server.serving import Serving
@@ -62,7 +62,7 @@ def build(worker: Worker, *, hosts=(), origins=(), key: str | None = None):
 
     @api.exception_handler(RequestValidationError)
     async def _(request: Request, error: RequestValidationError):
-        return problems.response(problems.from_validation(error.errors()), request.url.path)
+        return problems.response(validation.refusal(error.errors(), error.body), request.url.path)
 
     @api.exception_handler(HTTPException)
     async def _(request: Request, error: HTTPException):

@@ -28,6 +28,7 @@ class ModelCard(Loose):
     owned_by: str
     context_length: int
     max_model_len: int
+    trained_context_length: int | None
     drafter: str | None
 
 
@@ -93,6 +94,7 @@ def routes(api: FastAPI, serving: Serving) -> None:
             owned_by="splashlite",
             context_length=model.context,
             max_model_len=model.context,
+            trained_context_length=model.about.get("trained_context"),
             drafter=model.drafter,
         )
 
@@ -126,6 +128,7 @@ def routes(api: FastAPI, serving: Serving) -> None:
     async def detokenize(body: DetokenizeRequest):
         served = serving.model
         served.require(body.model)
+        served.check_ids("tokens", body.tokens)
         return DetokenizeReply(content=await serving.off_loop(lambda: served.tokenizer.decode(body.tokens)))
 
     @api.get("/health")

@@ -26,6 +26,7 @@ from splashlite.server.fields import (
     Tier,
     Timings,
     Usage,
+    idle,
 )
 from splashlite.server.generation import Progress, Step
 from splashlite.server.logprobs import Logprobs, chat_logprobs
@@ -109,6 +110,7 @@ class ChatRequest(Sampling):
             template=self.chat_template_kwargs,
             effort=self.reasoning_effort,
             splashlite=self.splashlite,
+            notices=idle(self),
         )
 
 

@@ -19,6 +19,7 @@ from splashlite.server.fields import (
     Text,
     Timings,
     Usage,
+    idle,
 )
 from splashlite.server.generation import Progress, Step
 from splashlite.server.plan import Ask, Plan
@@ -55,7 +56,13 @@ class CompletionRequest(Sampling):
         many = isinstance(self.prompt, list) and not isinstance(self.prompt[0], int)
         prompts = self.prompt if many else [self.prompt]
         return [
-            Ask(prompt=prompt, options=options, max_tokens=self.max_tokens, splashlite=self.splashlite)
+            Ask(
+                prompt=prompt,
+                options=options,
+                max_tokens=self.max_tokens,
+                splashlite=self.splashlite,
+                notices=idle(self),
+            )
             for prompt in prompts
         ]
 

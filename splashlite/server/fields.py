@@ -83,6 +83,17 @@ def token_id(text: str) -> int:
     return int(text)
 
 
+def idle(request) -> list[str]:
+    """What of a request asks for something that this server has not, or not in this reply, as notices."""
+    notices = []
+    tier = getattr(request, "service_tier", None)
+    if tier in ("flex", "priority"):
+        notices.append(f'service_tier "{tier}" had no effect: all requests wait in one queue here')
+    if request.splashlite.drafts and not request.stream:
+        notices.append("splashlite.drafts had no effect: only a stream says which characters were drafted")
+    return notices
+
+
 class StreamOptions(Strict):
     include_usage: bool = False
     include_obfuscation: Literal[False] = False

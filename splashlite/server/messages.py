@@ -7,7 +7,7 @@ from fastapi import FastAPI
 from pydantic import Field
 
 from splashlite.server import conversation, problems, sse
-from splashlite.server.fields import Finite, Loose, Name, Sampling, SplashliteOptions, Stops, Strict, Text
+from splashlite.server.fields import Finite, Loose, Name, Sampling, SplashliteOptions, Stops, Strict, Text, idle
 from splashlite.server.generation import Progress
 from splashlite.server.messaging import Messaging
 from splashlite.server.plan import Ask
@@ -236,6 +236,7 @@ class MessagesRequest(CountRequest):
             stop=self.stop_sequences or None,
         )
         ask.options, ask.max_tokens, ask.splashlite = sampling.options(), self.max_tokens, self.splashlite
+        ask.notices = idle(self)
         return ask
 
 

@@ -6,7 +6,7 @@ from time import time
 import llguidance.hf
 
 from splashlite.server import formats
-from splashlite.server.problems import Problem
+from splashlite.server.problems import Problem, invalid
 from splashlite.server.template import Template
 
 
@@ -41,6 +41,11 @@ class Model:
             code="model_not_found",
             param="model",
         )
+
+    def check_ids(self, field: str, ids: list[int]) -> None:
+        """Raises Problem for an id that the model has no row for."""
+        if any(not 0 <= token < self.vocab_rows for token in ids):
+            raise invalid(field, f"token ids are whole numbers from 0 to {self.vocab_rows - 1}")
 
     def token_bytes(self, token: int) -> bytes:
         """What a token adds to the text; nothing for a row of the head that has no token."""

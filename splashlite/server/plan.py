@@ -90,8 +90,8 @@ def _prompt(model: Model, ask: Ask, tools: list[dict]) -> tuple[list[int], bool]
     """Token ids, and whether they end inside opened reasoning."""
     template, prompt = model.template, ask.prompt
     if not _is_chat(prompt):
-        if isinstance(prompt, list) and any(not 0 <= token < model.vocab_rows for token in prompt):
-            raise invalid("prompt", f"token ids are whole numbers from 0 to {model.vocab_rows - 1}")
+        if isinstance(prompt, list):
+            model.check_ids("prompt", prompt)
         ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         if not ids:
             raise invalid("prompt", "is empty: give at least one token")

@@ -99,17 +99,6 @@ def response(problem: Problem, path: str) -> JSONResponse:
     return JSONResponse(body(problem, path), problem.status, problem.headers)
 
 
-def from_validation(errors: list[dict]) -> Problem:
-    """The first of pydantic's complaints about a body, as one sentence with the field's name."""
-    error = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    place = [str(part) for part in error["loc"][1:] if "[" not in str(part)]
-    name = ".".join(place) or "the body"
-    if error["type"] == "extra_forbidden":
-        return unsupported(name, "leave it out (docs/api.md lists the fields of every endpoint)")
-    said = error["msg"].removeprefix("Value error, ")
-    return Problem(400, f"{name}: {said[0].lower()}{said[1:]}", code="invalid_value", param=name)
-
-
 def record(error: BaseException) -> None:
     """What failed and where, without the message: it may quote a prompt."""
     where = "".join(traceback.format_tb(error.__traceback__)[-6:])

@@ -9,7 +9,17 @@ from pydantic import Field
 
 from splashlite.server import conversation, items, problems, sse
 from splashlite.server.answers import JsonObjectFormat, JsonSchema, TextFormat
-from splashlite.server.fields import Effort, Loose, Metadata, Sampling, SplashliteOptions, Strict, Text, Tier
+from splashlite.server.fields import (
+    Effort,
+    Loose,
+    Metadata,
+    Sampling,
+    SplashliteOptions,
+    Strict,
+    Text,
+    Tier,
+    idle,
+)
 from splashlite.server.generation import Progress
 from splashlite.server.items import Item
 from splashlite.server.plan import Ask
@@ -112,7 +122,7 @@ class ResponsesRequest(Sampling):
             effort=self.reasoning.effort if self.reasoning else None,
             effort_field="reasoning.effort",
             effort_may_rest=True,
-            notices=list(self.toolbox.notices),
+            notices=self.toolbox.notices + idle(self),
             splashlite=self.splashlite,
         )
 

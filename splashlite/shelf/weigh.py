@@ -64,6 +64,8 @@ def named_bytes(name: str, on_disk: bool = False) -> int | None:
     wide = 16 if on_disk else 8 * _wide()
     if bits:
         width = int(bits[1]) + 2 * wide / 64
+    elif "gguf" in name.lower() and wide == 16:
+        width = 5
     else:
         width = 4.25 if "gpt-oss" in name.lower() else wide
     return int(billions * 1e9 * width / 8)
@@ -106,8 +108,8 @@ def stored_as(path: Path) -> str | None:
 
 
 def _billions(name: str) -> float | None:
-    found = re.findall(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)B(?![A-Za-z])", name, re.IGNORECASE)
-    return float(found[0]) if found else None
+    found = re.search(r"(?<![A-Za-z\d.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z])", name, re.IGNORECASE)
+    return float(found[1]) / (1000 if found[2] in "Mm" else 1) if found else None
 
 
 def _wide() -> int:

@@ -22,12 +22,14 @@ class Standin:
         port=0,
         model=MODEL,
         context=100_000,
+        trained=None,
         key=None,
         loading_s=0.0,
         state="ok",
         names=(MODEL, "qwen3.8-27b"),
     ):
         self.model, self.context, self.key, self.state, self.names = model, context, key, state, names
+        self.trained = {} if trained is None else {"trained_context_length": trained}
         self.ready_at, self.seen = time.monotonic() + loading_s, []
         outer = self
 
@@ -56,7 +58,7 @@ class Standin:
         if self.key and authorization != f"Bearer {self.key}":
             return 401, {}
         if path == "/v1/models":
-            return 200, {"data": [{"id": self.model, "context_length": self.context}]}
+            return 200, {"data": [{"id": self.model, "context_length": self.context} | self.trained]}
         return (200 if path.removeprefix("/v1/models/") in self.names else 404), {}
 
     def close(self):

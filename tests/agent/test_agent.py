@@ -160,9 +160,26 @@ def test_a_server_that_is_stuck_is_not_waited_for(box, standin):
     assert ran.code == 1 and "is stuck: end it and start it again" in ran.err
 
 
-def test_a_small_context_is_told(box, standin):
-    ran = box.run("agent", "claude", "--port", standin(context=8192).port)
-    assert ran.code == 0 and "with a context of 8,192: it may refuse or forget" in ran.err
+@pytest.mark.parametrize("name, context, trained, said", [
+    ("claude", 32_768, None, "context of 32,768: it may refuse or forget (splashlite serve --context N makes it longer)"),
+    ("claude", 32_768, 65_536, "context of 32,768: it may refuse or forget (splashlite serve --context N makes it longer)"),
+    ("claude", 8192, 65_536, "context of 8,192: too short to answer (splashlite serve --context N makes it longer)"),
+    ("claude", 8192, 8192, "context of 8,192: too short to answer (it was trained for no more, choose another pair)"),
+    ("codex", 8192, 8192, "context of 8,192: it may refuse or forget (it was trained for no more, choose another pair)"),
+])  # fmt: skip
+def test_a_small_context_is_told_and_what_can_be_done(box, standin, name, context, trained, said):
+    ran = box.run("agent", name, "--port", standin(context=context, trained=trained).port)
+    assert ran.code == 0 and said in ran.err
+
+
+def test_claude_is_told_of_a_short_context_in_the_one_way_that_it_takes(box, standin):
+    around = {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "200000"}
+    ran = box.run("agent", "claude", "--port", standin(context=65_536).port, **around)
+    assert ran.code == 0 and "CLAUDE_CODE_AUTO_COMPACT_WINDOW" not in box.started().env
+    assert box.started().env["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "65536"
+
+
+def test_a_roomy_context_is_not_told(box, standin):
     assert "context" not in box.run("agent", "claude", "--port", standin(context=65_536).port).err
 
 

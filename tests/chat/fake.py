@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 if __name__ == "__main__":
@@ -72,7 +73,7 @@ class Engine:
         self.script = script or scripted
         self.delay, self.block = delay, block
         self.tokenizer = Tokenizer(thinks)
-        self.pair = None
+        self.pair, self.target = None, SimpleNamespace(vocab_rows=49152)
         self.sampling = {"temperature": 0.5, "top_p": 1.0}
         self.asked, self.closed, self.context = [], 0, 2048
         self.on_prefill = lambda done, total: None

@@ -101,10 +101,62 @@ def test_mistakes_are_named(chat):
         }.items():
             terminal.ask(typed)
             terminal.wait(said)
-        terminal.wait("> fail\nthe prompt is longer than the context: shorten it\n\n> fail")
-        terminal.send("\x03")
+        terminal.wait("> fail\nthe prompt is longer than the context: shorten it\nnothing was answered; Up brings")
         terminal.ask("still there")
         answered(terminal)
+        assert "You said: still there" in terminal.text()
+        terminal.ask("fail")
+        terminal.wait(lambda text: text.count("Up brings the question back\n\n>") == 2)
+        terminal.send("\x1b[A")
+        terminal.wait(lambda text: text.endswith("\n> fail"))
+
+
+def test_what_the_engine_would_refuse_is_refused_when_it_is_set(chat):
+    with ready(chat("--speculative", "off", "--width", "4", rows=60)) as terminal:
+        text = terminal.wait("drafting off")
+        assert "width is 4, but speculative is off" in text and "left out" in text
+        for typed, said in {
+            "/set width 5": "width is 5, but speculative is off",
+            "/set logit_bias 999999=5": "the vocabulary's ids are 0 to 49,151",
+        }.items():
+            terminal.ask(typed)
+            terminal.wait(said)
+        terminal.ask("/set speculative on")
+        terminal.wait("speculative = on")
+        terminal.ask("/set width 9")
+        terminal.wait("1 to 8 is allowed")
+        terminal.ask("/show")
+        terminal.wait("speculative on; the others as published")
+        terminal.ask("hello")
+        answered(terminal)
+
+
+def test_what_is_set_while_it_loads_is_refused_when_it_is_there(chat):
+    terminal = chat(load_seconds=2)
+    terminal.wait("loading")
+    terminal.ask("/set width 9")
+    terminal.wait("width = 9")
+    terminal.wait("1 to 8 is allowed; it was left out")
+    terminal.wait("width 1–8")
+
+
+def test_arguments_are_honoured_or_refused(chat):
+    with ready(chat(rows=60)) as terminal:
+        for turn in (1, 2, 3):
+            terminal.ask(f"question {turn}")
+            answered(terminal, turn)
+        for typed in ("/exit now", "/regenerate x", "/edit x", "/clear all", "/stats x"):
+            terminal.ask(typed)
+            terminal.wait(f"{typed.split()[0]} takes nothing behind it")
+        terminal.ask("/undo 9")
+        terminal.wait("1 to 3, not '9'")
+        terminal.ask("/undo 2")
+        text = terminal.wait("taken back: question 2")
+        assert "taken back: question 3" in text
+        terminal.ask("/show")
+        terminal.wait("2 messages")
+        terminal.ask("/")
+        terminal.wait("a command's name is missing")
 
 
 def test_paths_are_messages_not_commands(chat):

@@ -313,7 +313,7 @@ def test_a_repository_that_is_not_there_is_said(hub):
         fetch(Source((Hub("someone/nothing"),)))
 
 
-def test_offline_the_error_names_the_cache_and_the_switch(tmp_path, cache, monkeypatch):
+def test_offline_the_error_names_the_cache_and_the_switch(tmp_path, cache, monkeypatch, caplog):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     no_network(monkeypatch)
     for source in (Source((Hub("someone/model"),)), Source((PINNED, WHEEL))):
@@ -321,6 +321,7 @@ def test_offline_the_error_names_the_cache_and_the_switch(tmp_path, cache, monke
             fetch(source)
         assert str(tmp_path) in str(caught.value)
         assert "\n" not in str(caught.value)
+    assert "trying" not in caplog.text
 
 
 def test_no_answer_and_no_copy_is_one_sentence(cache):

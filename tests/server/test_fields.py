@@ -1,5 +1,7 @@
 """Every field that is wrong or not supported is refused with its name. After every refusal the next request is right."""
 
+import json
+
 import pytest
 from scripted import Engine, serving
 from wire import CHAT, post
@@ -33,6 +35,7 @@ def port(open_server):
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
         ({"seed": 2**64}, "seed"),
+        ({"seed": -1}, "seed"),
         ({"stop": ""}, "stop"),
         ({"stop": ["a", 3]}, "stop"),
         ({"stop": ["a"] * 17}, "stop"),
@@ -143,3 +146,84 @@ def test_the_same_in_the_other_apis(port, path, request_, field):
         answer.body
     )
     assert ("param" in answer.error) != path.startswith("/v1/messages")
+
+
+SYSTEM = {"role": "system", "content": "x"}
+TEXT = {"type": "text", "text": "x"}
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def user(content):
+    return {"messages": [SYSTEM, {"role": "user", "content": content}]}
+
+
+def assistant(**fields):
+    return {"messages": [{"role": "assistant"} | fields]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param", "reason"),
+    [
+        ("completions", {"prompt": ["x"] * 17}, "prompt", "at most 16 items"),
+        ("completions", {"prompt": [[1]] * 17}, "prompt", "at most 16 items"),
+        ("completions", {"prompt": []}, "prompt", "at least 1 item"),
+        ("completions", {"prompt": [[]]}, "prompt.0", "at least 1 item"),
+        ("completions", {"prompt": None}, "prompt", "it must be a string or a list"),
+        ("completions", {"prompt": ["a", 3]}, "prompt.1", "a string"),
+        ("completions", {"prompt": [3, "a"]}, "prompt.1", "a whole number"),
+        ("completions", {"prompt": [[1], ["a"]]}, "prompt.1.0", "a whole number"),
+        ("completions", {"prompt": [-1]}, "prompt.0", "greater than or equal to 0"),
+        ("completions", {}, "prompt", "field required"),
+        ("chat/completions", {"stop": ["x"] * 100}, "stop", "at most 16 items"),
+        ("chat/completions", {"stop": 5}, "stop", "it must be a string or a list"),
+        ("chat/completions", {"stop": ["a", 5]}, "stop.1", "a string"),
+        ("chat/completions", {"stop": [""]}, "stop.0", "at least 1 character"),
+        ("chat/completions", {"stop": ""}, "stop", "at least 1 character"),
+        ("chat/completions", user(None), "messages.1.content", "it must be a string or a list"),
+        ("chat/completions", user([TEXT, {"type": "text"}]), "messages.1.content.1.text", "field required"),
+        ("chat/completions", user([TEXT, 5]), "messages.1.content.1", "an object"),
+        ("chat/completions", user([TEXT] * 5000), "messages.1.content", "at most 4096 items"),
+        ("chat/completions", user([TEXT | {"x": 1}]), "messages.1.content.0.x", "not supported"),
+        ("chat/completions", {"messages": [{"content": "x"}]}, "messages.0", "'role'"),
+        ("chat/completions", {"messages": ["x"]}, "messages.0", "an object"),
+        ("chat/completions", {"messages": [SYSTEM | {"user": 1}]}, "messages.0.user", "not supported"),
+        ("chat/completions", assistant(content=[{"type": "refusal"}]), "messages.0.content.0.refusal", "required"),
+        ("chat/completions", assistant(tool_calls=[CALL | {"id": 5}]), "messages.0.tool_calls.0.id", "a string"),
+        ("chat/completions", {"tool_choice": "maybe"}, "tool_choice", "'auto', 'none' or 'required'"),
+        ("chat/completions", {"tool_choice": {"type": "function"}}, "tool_choice.function", "field required"),
+        ("chat/completions", {"tool_choice": 5}, "tool_choice", "or an object"),
+        ("chat/completions", {"response_format": {"type": "json_schema"}}, "response_format.json_schema", "required"),
+        ("chat/completions", {"logit_bias": {"1": "a"}}, "logit_bias.1", "a number"),
+        ("responses", {"input": 5}, "input", "it must be a string or a list"),
+        ("responses", {"input": [{"role": "user", "content": 5}]}, "input.0.content", "it must be a string or a list"),
+        ("responses", {"input": [{"type": "function_call_output", "call_id": "a"}]}, "input.0.output", "required"),
+        ("responses", {"input": "x", "tool_choice": {"type": "function"}}, "tool_choice.name", "field required"),
+    ],
+)
+def test_of_a_field_with_several_shapes_the_nearest_says_what_is_wrong_and_where(port, path, body, param, reason):
+    body = (CHAT if path.startswith("chat") else {}) | body
+    error = post(port, body, path=f"/v1/{path}").error
+    assert error["param"] == param and reason in error["message"] and error["message"].startswith(param), error
+
+
+FLEX = 'service_tier "flex" had no effect: all requests wait in one queue here'
+DRAFTS = "splashlite.drafts had no effect: only a stream says which characters were drafted"
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "responses", "messages"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_has_no_effect_is_said_in_notices(port, path, stream):
+    body = {"completions": {"prompt": "x"}, "responses": {"input": "x"}}.get(path, CHAT)
+    tier = {"service_tier": "flex"} if path in ("chat/completions", "responses") else {}
+    answer = post(port, body | tier | {"stream": stream, "splashlite": {"drafts": True}}, path=f"/v1/{path}")
+    assert answer.status == 200
+    assert (json.dumps(FLEX) in answer.body.decode()) == bool(tier)
+    assert (DRAFTS in answer.body.decode()) == (not stream)
+    assert "notices" not in post(port, body | {"stream": stream}, path=f"/v1/{path}").body.decode()
+
+
+def test_token_ids_have_one_rule(port):
+    for path, body, field in (("/v1/completions", "prompt", "prompt"), ("/detokenize", "tokens", "tokens")):
+        error = post(port, {body: [0, 10**9]}, path=path).error
+        assert error["param"] == field and "token ids are whole numbers from 0 to" in error["message"]
+    assert post(port, {"tokens": [36, 37]}, path="/detokenize").status == 200

@@ -234,6 +234,32 @@ def test_stop_edit_regenerate_and_chats_that_stay(browser, open_page):
         assert page.problems == []
 
 
+def test_an_edit_that_cannot_be_sent_changes_nothing(open_page):
+    engine = Engine("</think>Fine.", template=CALLS)
+    with serving(engine) as server:
+        page = open_page(server.url)
+        say(page, "First question")
+        finished(page)
+        say(page, "And more")
+        finished(page, 2)
+        kept, asked = page.evaluate("JSON.stringify(localStorage)"), len(engine.order)
+        for text in ("", "  \n "):
+            page.locator(".turn.user").first.get_by_role("button", name="Edit").click()
+            field = page.get_by_label("Edit your message")
+            field.fill(text)
+            page.keyboard.press("Enter")
+            page.get_by_role("button", name="Send", exact=True).first.click()
+            assert field.input_value() == text
+            assert page.locator(".turn").count() == 4 and len(engine.order) == asked
+            page.get_by_role("button", name="Cancel").click()
+        assert page.evaluate("JSON.stringify(localStorage)") == kept
+        say(page, "At last")
+        finished(page, 3)
+        assert all(each in engine.order[-1] for each in ("First question", "And more", "At last"))
+        page.reload()
+        assert page.locator(".turn").count() == 6 and page.problems == []
+
+
 def test_settings_reach_the_engine_and_the_key_is_not_kept(open_page):
     engine = Engine("</think>Fine.", template=CALLS)
     with serving(engine, key="a-key-of-mine") as server:
