@@ -1,7 +1,7 @@
 """Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, on
 every prompt class.
 
-    python benchmarks/adaptive.py [--pair NAME] [--prompts 2] [--tokens 48] [--minutes 14] [--json]
+    python benchmarks/adaptive.py [--pair NAME] [--prompts 2] [--tokens N] [--minutes 14] [--json]
     python benchmarks/adaptive.py --scripted [--rates 30 60 90]
 
 Costs are measured anew before. A first round runs every way to decode on every prompt, for half of the tokens; the
@@ -48,13 +48,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", default=None)
     parser.add_argument("--prompts", type=int, default=2, help="of each class (the long document: half as many)")
-    parser.add_argument("--tokens", type=int, default=48)
+    parser.add_argument("--tokens", type=int, help="of a reply (48; 144 with --scripted, as a reply's last block is cut off)")
     parser.add_argument("--minutes", type=float, default=14, help="no round is begun that would end later")
     parser.add_argument("--classes", nargs="+", help="only these")
     parser.add_argument("--scripted", action="store_true")
     parser.add_argument("--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    options.tokens = options.tokens or (144 if options.scripted else 48)
     options.stop = perf_counter() + 60 * options.minutes
     load = Load()
     engine = open_pair(resolve(options.pair), calibrate="off")

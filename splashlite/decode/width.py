@@ -14,6 +14,7 @@ PROBE_LOSS = 0.0125  # share of plain decoding's time that probing may cost whil
 PROBE_EVERY = (8, 64)  # plain cycles between two probes, at least and at most
 UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
 COMPARE = (12, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
+SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
 DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
 GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
@@ -62,11 +63,13 @@ class Adaptive:
         if self.until_probe:
             self.until_probe -= 1
             return 1
-        self.until_compared -= 1
+        rows = self._best_draft()
+        gain = self.survival.expected_tokens()[rows - 1] / self.ms[rows - 1] * self.ms[0]
+        self.until_compared -= 1 if gain < SURE_GAIN else 0.25
         if self.until_compared < 0:
             self.until_compared = COMPARE[1]
             return 1
-        return min(self._best_draft(), budget)
+        return min(rows, budget)
 
     def observe(self, rows: int, accepted: int, ms: float) -> None:
         """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`; a cycle of unusual length hardly counts."""
