@@ -51,6 +51,7 @@ class Adaptive:
         self.survival = survival
         self.until_probe = 0  # plain cycles still to go; while parked
         self.until_compared = COMPARE[0]  # drafting cycles still to go
+        self.comparing = False  # whether the present cycle is plain only to be timed
         self._why = ""
 
     @property
@@ -67,7 +68,7 @@ class Adaptive:
         gain = self.survival.expected_tokens()[rows - 1] / self.ms[rows - 1] * self.ms[0]
         self.until_compared -= 1 if gain < SURE_GAIN else 0.25
         if self.until_compared < 0:
-            self.until_compared = COMPARE[1]
+            self.until_compared, self.comparing = COMPARE[1], True
             return 1
         return min(rows, budget)
 
@@ -75,8 +76,9 @@ class Adaptive:
         """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`; a cycle of unusual length hardly counts."""
         ratio = ms / self.ms[rows - 1]
         step = min(max(ratio, 0.8), 1.25) ** DRIFT
-        if rows == 1 and not self.parked and ratio < 1:
-            step = ratio  # seen once in a while, and nothing makes a cycle shorter than it has to be
+        if self.comparing and ratio < 1:
+            step = max(ratio, 0.5)  # seen once in a while, and nothing makes a cycle shorter than it has to be
+        self.comparing = False
         self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
         if rows > 1:
             odds = prod(self.survival.rates()[: rows - 1])

@@ -89,6 +89,16 @@ def test_a_plain_cost_kept_from_a_busy_machine_does_not_keep_drafting_for_ever(r
     assert ms / tokens < 1.05 * CPU.verify_ms[0]
 
 
+def test_plain_cycles_that_were_computed_ahead_do_not_make_plain_decoding_look_free():
+    """While the reader of a stream pauses, a parked cycle is done before it is waited for: its time says nothing."""
+    policy = Adaptive(CPU, Survival(7))
+    for _ in range(600):
+        rows = policy.choose(10**6)
+        ahead = rows == 1 and not policy.comparing and policy.until_probe % 9 == 0
+        policy.observe(rows, 0, 0.2 if ahead else CPU.cycle_ms()[rows - 1])
+    assert policy.ms[0] > 0.75 * CPU.verify_ms[0]
+
+
 def test_comparing_costs_little_where_drafting_wins():
     rng, speeds = random.Random(3), []
     for policy in (Adaptive(GPU, Survival(7)), Always(best(GPU, 0.8)[0])):
