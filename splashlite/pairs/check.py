@@ -69,6 +69,11 @@ def read_drafter(folder) -> tuple[DrafterConfig, dict[str, mx.array]]:
     return drafter, weights
 
 
+def read_shape(raw: dict, where) -> DrafterConfig:
+    """A drafter's configuration from the content of its config.json; errors call it `where`."""
+    return DrafterConfig(**keys.read(raw, where).fields)
+
+
 def check_match(config: DrafterConfig, *, num_layers: int, hidden_size: int, vocab_rows: int) -> None:
     """Refuse a drafter that was made for another target.
 

@@ -144,12 +144,15 @@ def project(stack: Stack, rows: mx.array) -> mx.array:
 
 def project_onto(stack: Stack, rows: mx.array, columns: mx.array) -> mx.array:
     """`project` for some ids [c] of the vocabulary: [B, L, H] -> [B, L, c]."""
-    head = stack.head or stack.backbone.embed_tokens
-    weight = head.weight[columns]
-    if "scales" in head:
-        biases = head.biases[columns] if "biases" in head else None
-        weight = mx.dequantize(weight, head.scales[columns], biases, head.group_size, head.bits, head.mode)
-    return rows @ weight.T
+    return rows @ matrix(stack.head or stack.backbone.embed_tokens, columns).T
+
+
+def matrix(layer: nn.Module, rows=slice(None)) -> mx.array:
+    """A linear or embedding layer's weights, or some rows of them, dequantized where it is quantized."""
+    if "scales" not in layer:
+        return layer.weight[rows]
+    biases = layer.biases[rows] if "biases" in layer else None
+    return mx.dequantize(layer.weight[rows], layer.scales[rows], biases, layer.group_size, layer.bits, layer.mode)
 
 
 def softcap(logits: mx.array, multiplier: float | None, cap: float | None) -> mx.array:

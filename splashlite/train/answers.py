@@ -44,17 +44,17 @@ def generate(
     texts = [_Text(int(length)) for length in lengths]
     position, state, live = int(lengths.min()), target.new_state(), np.arange(len(prompts))
     last = _read(target, state, mx.array(forced[:, :position]), texts if features else None)
-    column = None
+    warmth, numbered = np.array(temperatures, np.float32), np.array(numbers, np.uint64)
     while live.size:
         steps = []
         for _ in range(min(STRIDE, limit)):
             ids, logits = top_of(target, last, top)
-            drawn = _draw(ids, logits, np.array(temperatures)[live], seed, np.array(numbers)[live], position)
+            drawn = _draw(ids, logits, warmth[live], seed, numbered[live], position)
             if position < longest:
                 inside = mx.array(position < lengths[live])
                 drawn = mx.where(inside, mx.array(forced[live, position]), drawn)
             rows, tapped = target.read(state, drawn[:, None])
-            last, column = rows[:, -1], bits_later(tapped) if features else None
+            last, column = rows[:, -1], bits(tapped[:, 0]) if features else None
             steps.append((drawn, ids, logits.astype(mx.float16), column))
             mx.async_eval(drawn, ids, logits, *([] if column is None else [column]))
             position += 1
@@ -75,7 +75,7 @@ def read(target: Target, prompt: Prompt, *, top: int, features: bool) -> Sequenc
     for chunk in range(0, len(ids) - 1, CHUNK):
         row, tapped = target.read(state, mx.array(ids[None, chunk : min(chunk + CHUNK, len(ids) - 1)]))
         if features:
-            text.features.append(bits(tapped[0]))
+            text.features.append(np.array(bits(tapped[0])))
         rows.append(row[0])
     rows = mx.concatenate(rows)[begin - 1 :]
     for chunk in range(0, rows.shape[0], CHUNK):
@@ -91,11 +91,6 @@ def top_of(target: Target, rows: mx.array, k: int) -> tuple[mx.array, mx.array]:
     best one's, both [B, k]: all that a softmax among them needs."""
     ids, values = kernels.top_k(target.head(rows[None])[0], k)
     return ids, values.astype(mx.float32) - values[:, :1]
-
-
-def bits_later(tapped: mx.array) -> mx.array:
-    """Features [B, 1, F] as bfloat16 bits [B, F], still on the device."""
-    return tapped[:, 0].astype(mx.bfloat16).view(mx.uint16)
 
 
 class _Text:
@@ -130,15 +125,15 @@ def _read(target: Target, state, ids: mx.array, texts: list[_Text] | None) -> mx
     for begin in range(0, ids.shape[1], CHUNK):
         rows, tapped = target.read(state, ids[:, begin : begin + CHUNK])
         if texts is not None:
-            for text, piece in zip(texts, bits(tapped), strict=True):
+            for text, piece in zip(texts, np.array(bits(tapped)), strict=True):
                 text.features.append(piece)
     return rows[:, -1]
 
 
 def _draw(ids, logits, temperatures, seed, numbers, position):
     """One token for each text, [B]: ids and logits [B, k]."""
-    places = mx.array((numbers.astype(np.uint64) * 65_537 + position).astype(np.uint32))
-    warmth = mx.array(temperatures.astype(np.float32))[:, None]
+    places = mx.array((numbers * 65_537 + position).astype(np.uint32))
+    warmth = mx.array(temperatures)[:, None]
     noisy = logits / mx.maximum(warmth, 1e-6) + gumbel(seed, places, ids)
     best = mx.argmax(mx.where(warmth > 0, noisy, logits), axis=-1, keepdims=True)
     return mx.take_along_axis(ids, best, axis=-1)[:, 0]

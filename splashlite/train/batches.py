@@ -1,6 +1,6 @@
 """Which blocks a step sees: a function of the seed and the step's number alone, so that a resumed run sees the same ones."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import mlx.core as mx
 import numpy as np
@@ -17,7 +17,9 @@ class Recipe:
     texts: int  # in a batch
     anchors: int  # of each text
     block: int  # rows of a block, the anchor's included
-    columns: int | None  # random ones that a row chooses among beside those the batch needs; None for the whole vocabulary
+    columns: (
+        int | None
+    )  # random ones that a row chooses among beside those the batch needs; None for the whole vocabulary
     longest: int  # tokens of a text; what is beyond is cut off
     seed: int
 
@@ -56,7 +58,7 @@ class Mixture:
 
 def batch(mixture: Mixture, target: Target, recipe: Recipe, step: int) -> Blocks:
     rng = np.random.default_rng([recipe.seed, step, 1])
-    texts = [_shorter(text, recipe.longest, rng) for text in mixture.texts(recipe.seed, step, recipe.texts)]
+    texts = [_shorter(text, recipe.longest) for text in mixture.texts(recipe.seed, step, recipe.texts)]
     anchors = np.stack([_anchors(text, recipe.anchors, rng) for text in texts])
     return blocks(target, texts, anchors, recipe.block, columns=recipe.columns, rng=rng)
 
@@ -100,18 +102,17 @@ def features(target: Target, texts: list[Sequence], length: int) -> mx.array:
     return mx.stop_gradient(target.read(target.new_state(), mx.array(ids))[1])
 
 
-def _shorter(text: Sequence, longest: int, rng) -> Sequence:
+def _shorter(text: Sequence, longest: int) -> Sequence:
     """The text, cut to its first `longest` tokens."""
     if len(text) <= longest:
         return text
     kept = longest - text.prompt_length
-    return Sequence(
-        text.tokens[: text.prompt_length + kept],
-        text.prompt_length,
-        text.temperature,
-        text.top_ids[:kept],
-        text.top_logits[:kept],
-        None if text.features is None else text.features[: text.prompt_length + kept - 1],
+    return replace(
+        text,
+        tokens=text.tokens[:longest],
+        top_ids=text.top_ids[:kept],
+        top_logits=text.top_logits[:kept],
+        features=None if text.features is None else text.features[: longest - 1],
     )
 
 

@@ -6,6 +6,8 @@ import click
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path)
+TARGET = click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
+SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 NEW = ["kind", "layers", "block", "rank", "window", "mask_id", "copied", "fresh"]  # what shapes a new drafter
 
 
@@ -44,12 +46,12 @@ def train():
 
 @train.command()
 @click.argument("folder", type=FOLDER)
-@click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
+@TARGET
 @click.option(
     "--prompts",
     multiple=True,
     type=FILE,
-    help="JSON lines with messages or text; may be repeated.  [default: built-in questions]",
+    help="JSON lines with messages, prompt or text; may be repeated.  [default: built-in questions]",
 )
 @click.option(
     "--tokens",
@@ -85,7 +87,7 @@ def train():
     show_default=True,
     help="Keep the features on disk, or compute them in training.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@SEED
 @click.pass_context
 def data(context, folder, target, prompts, **options):
     """Let the target answer prompts, into FOLDER; the same command goes on where it was interrupted.
@@ -108,7 +110,7 @@ def data(context, folder, target, prompts, **options):
 @click.option(
     "--data", "corpora", multiple=True, required=True, type=FOLDER, help="What `train data` made; may be repeated."
 )
-@click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
+@TARGET
 @click.option("--from", "begin", type=FOLDER, help="Train this drafter further.  [default: a new one]")
 @click.option(
     "--kind", type=click.Choice(["dflash2", "dflash"]), default="dflash2", show_default=True, help="Of a new drafter."
@@ -197,7 +199,7 @@ def data(context, folder, target, prompts, **options):
     show_default=True,
     help="One answer in so many is kept from training.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@SEED
 @click.option("--resume", is_flag=True, help="Go on with an interrupted run in FOLDER.")
 @click.option("--plot", type=FILE, help="Draw the run into this file (needs splashlite[plot]).")
 @click.pass_context

@@ -137,9 +137,9 @@ def write_shard(folder: Path, number: int, sequences: list[Sequence]) -> None:
     os.replace(path.with_suffix(".part"), path)
 
 
-def bits(features: mx.array) -> np.ndarray:
-    """bfloat16 bits of an array of any floating type."""
-    return np.array(features.astype(mx.bfloat16).view(mx.uint16))
+def bits(features: mx.array) -> mx.array:
+    """The bfloat16 bits of an array of any floating type, as uint16."""
+    return features.astype(mx.bfloat16).view(mx.uint16)
 
 
 def values(features: np.ndarray) -> mx.array:

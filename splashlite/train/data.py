@@ -50,7 +50,7 @@ def make(
         for batch in _batches(chunk):
             sequences += _answer(target, batch, about, tokenizer.eos_ids)
             progress(done + sum(len(each.top_ids) for each in sequences), tokens)
-        write_shard(folder, number, [each for each in sequences if len(each.top_ids)])
+        write_shard(folder, number, sequences)
         done, number = done + sum(len(each.top_ids) for each in sequences), number + 1
     progress(done, done)
     return Corpus(folder)
@@ -69,8 +69,8 @@ def fingerprint(path: Path) -> str:
 
 
 def even_taps(num_layers: int, count: int) -> tuple[int, ...]:
-    """Layers spread from the second to the third last, as in the published drafters."""
-    return tuple(int(layer) for layer in np.linspace(1, num_layers - 3, count))
+    """At most `count` layers spread from the second to the third last, as in the published drafters."""
+    return tuple(dict.fromkeys(int(layer) for layer in np.linspace(1, num_layers - 3, count)))
 
 
 def _batches(chunk: list[tuple[int, Prompt]]) -> Iterator[list[tuple[int, Prompt]]]:

@@ -69,6 +69,8 @@ class Run:
                     f"{self.folder} holds a run with another {key} ({stated.get(key)}, not {mine[key]}): "
                     "ask for the same to resume it, or name another folder"
                 )
+        if not (self.folder / STATE).is_file():
+            raise UsageError(f"{self.folder} holds no checkpoint yet: delete it, and begin again without --resume")
         arrays, about = mx.load(str(self.folder / STATE), return_metadata=True)
         state = tree_unflatten(list(arrays.items()))
         self.drafter.update(state["drafter"])

@@ -59,7 +59,11 @@ def card(config: dict, parameters: int, story: Story) -> str:
     if second:
         groups = f"convolution groups of {own['conv_group_size']}"
         rows.append(("selector", f"rank {own['selector_rank']}, top {own['selector_top_k']}; {groups}"))
-    columns = f"{recipe.columns} random columns of the vocabulary beside those that a batch needs" if recipe.columns else "the whole vocabulary"
+    columns = (
+        f"{recipe.columns} random columns of the vocabulary beside those that a batch needs"
+        if recipe.columns
+        else "the whole vocabulary"
+    )
     shares = ", ".join(f"{share:.2f}" for share in accepted.survival)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     first = f" ({accepted.first_choice:.2f} with each row's first choice)" if second else ""

@@ -8,7 +8,6 @@ from pathlib import Path
 from splashlite.errors import UsageError
 from splashlite.train.questions import questions
 
-
 KEYS = {"messages", "prompt", "text"}
 
 
@@ -70,4 +69,8 @@ def _prompt(record: dict, where: str, tokenizer) -> Prompt:
         raise UsageError(
             f"{where}: the chat template rewrites the conversation around its last answer: leave that answer out"
         )
-    return Prompt(asked, whole[len(asked) :])
+    answer = whole[len(asked) :]
+    end = next((place for place, token in enumerate(answer) if token in tokenizer.eos_ids), len(answer))
+    if end == 0:
+        raise UsageError(f"{where}: the last answer is empty: leave it out, and the target answers")
+    return Prompt(asked, answer[: end + 1])  # what a template writes behind the end token is never generated

@@ -81,6 +81,9 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
         raise UsageError(f"{folder} already holds a run: go on with --resume, or name another folder")
     else:
         run.start()
+    print(
+        f"{drafter.config.kind}, begun from {origin}; {len(mixture.training):,} answers, {len(run.exam)} held out for the examination"
+    )
     with _shown("steps") as heard:
         run.go(heard)
     weights, step, accepted = run.best()
@@ -103,7 +106,8 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
 
 def _target(name: str | None):
     """The target that is meant, loaded: (path, model, config, tokenizer)."""
-    path = fetch(resolve(target=name).target)
+    with _shown("target") as heard:
+        path = fetch(resolve(target=name).target, progress=lambda label, done, total: heard(done, total))
     model, config = load_target(path)
     mx.eval(model.parameters())
     return path, model, config, load_tokenizer(path, config)

@@ -7,14 +7,14 @@ import mlx.nn as nn
 import numpy as np
 from mlx.utils import tree_flatten
 
-from splashlite.drafter.dflash import Backbone, DFlash
-from splashlite.drafter.dflash2 import DFlash2
+from splashlite.drafter.dflash import Backbone, DraftLayer
+from splashlite.drafter.load import KINDS
 from splashlite.errors import SplashliteError, UsageError
-from splashlite.pairs import keys
-from splashlite.pairs.check import DrafterConfig
+from splashlite.pairs.check import read_shape
 from splashlite.target import Target
+from splashlite.target.families import matrix
 
-KINDS = {"dflash": ("DFlashDraftModel", DFlash), "dflash2": ("DFlash2DraftModel", DFlash2)}
+ARCHITECTURES = {"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
             "selector_top_k": shape.top_k,
         }
     return {
-        "architectures": [KINDS[shape.kind][0]],
+        "architectures": [ARCHITECTURES[shape.kind]],
         "model_type": "qwen3",
         "hidden_size": hidden,
         "intermediate_size": text["intermediate_size"],
@@ -81,7 +81,7 @@ def create(config: dict, shape: Shape, target: Target, rows: mx.array, seed: int
     `rows` [m, taps x H] are some of the target's features: each tap begins scaled to unit size, and the feature projection
     as their average.
     """
-    drafter = KINDS[shape.kind][1](DrafterConfig(**keys.read(config, "the new drafter").fields))
+    drafter = KINDS[shape.kind](read_shape(config, "the new drafter"))
     random, width = mx.random.key(seed), target.hidden_size
     for name, parameter in tree_flatten(drafter.parameters()):
         random, key = mx.random.split(random)
@@ -91,6 +91,7 @@ def create(config: dict, shape: Shape, target: Target, rows: mx.array, seed: int
     scale = 1 / (mx.sqrt(taps.square().mean(axis=(0, 2))) + 1e-6) / taps.shape[1]
     drafter.fc.weight = mx.concatenate([mx.eye(width) * each for each in scale], axis=1)
     if shape.copied is not None:
+        _check_copied(shape, target)
         for layer, source in zip(drafter.layers, shape.copied, strict=True):
             copy_layer(layer, target.layers[source], source)
         drafter.norm.weight = target.stack.backbone.norm.weight.astype(mx.float32)
@@ -109,36 +110,27 @@ def create(config: dict, shape: Shape, target: Target, rows: mx.array, seed: int
 
 def copy_layer(layer: nn.Module, source: nn.Module, index: int) -> None:
     """Begin a drafter's layer as one of the target's. Raises UsageError where the two are not of one shape."""
-    attention = source.get("self_attn")
     names = {"self_attn": ("q_proj", "k_proj", "v_proj", "o_proj"), "mlp": ("gate_proj", "up_proj", "down_proj")}
     for part, linears in names.items():
         for name in linears:
             theirs = source.get(part, {}).get(name)
-            mine = layer[part][name]
-            weight = None if theirs is None else whole_weight(theirs)
-            if attention is None or weight is None or weight.shape != mine.weight.shape:
+            weight = None if theirs is None else matrix(theirs)
+            if weight is None or weight.shape != layer[part][name].weight.shape:
                 raise UsageError(
-                    f"layer {index} of the target has no {part}.{name} of the drafter's shape: use --copy none"
+                    f"layer {index} of the target has no {part}.{name} of the drafter's shape: use --random"
                 )
-            mine.weight = weight.astype(mx.float32)
+            layer[part][name].weight = weight.astype(mx.float32)
     for name in ("input_layernorm", "post_attention_layernorm"):
         layer[name].weight = source[name].weight.astype(mx.float32)
-
-
-def whole_weight(linear: nn.Module) -> mx.array:
-    if "scales" not in linear:
-        return linear.weight
-    biases = linear.biases if "biases" in linear else None
-    return mx.dequantize(linear.weight, linear.scales, biases, linear.group_size, linear.bits, linear.mode)
 
 
 def copyable(target: Target, layers: int, config: dict) -> tuple[int, ...] | None:
     """Layers of the target that a new drafter's can begin as, spread from the middle to the last; None where none fit."""
     places = tuple(round(each) for each in np.linspace(target.num_layers / 3, target.num_layers - 2, layers))
-    probe = KINDS["dflash"][1](DrafterConfig(**keys.read(config | _as_v1(config), "the new drafter").fields))
+    shape = read_shape(config, "the new drafter")
     try:
-        for layer, place in zip(probe.layers, places, strict=True):
-            copy_layer(layer, target.layers[place], place)
+        for place in places:
+            copy_layer(DraftLayer(shape, None, False), target.layers[place], place)
     except (UsageError, AttributeError, KeyError):
         return None
     return places
@@ -156,6 +148,9 @@ def mask_id(target: Target, tokenizer) -> int:
     raise SplashliteError("this tokenizer has no token to spare for masks: name one with --mask-id")
 
 
-def _as_v1(config: dict) -> dict:
-    own = {key: config["dflash_config"][key] for key in ("block_size", "mask_token_id", "target_layer_ids")}
-    return {"architectures": ["DFlashDraftModel"], "dflash_config": own}
+def _check_copied(shape: Shape, target: Target) -> None:
+    if len(shape.copied) != shape.layers or not all(0 <= place < target.num_layers for place in shape.copied):
+        raise UsageError(
+            f"--copy names {', '.join(map(str, shape.copied))}: it must name one of the target's layers, 0 to "
+            f"{target.num_layers - 1}, for each of the drafter's {shape.layers}"
+        )

@@ -161,6 +161,25 @@ def test_ones_own_prompts_are_answered_and_ready_answers_are_read(tmp_path):
     assert found[tuple(Words().encode("once upon"))].prompt_length == len("once upon")
 
 
+class Ending(Words):
+    """Its template ends an answer with an end token and writes a line break behind it, as most do."""
+
+    def apply_chat_template(self, messages, add_generation_prompt=True):
+        ids = super().apply_chat_template(messages, add_generation_prompt)
+        return ids if add_generation_prompt else [*ids, 3, 110]
+
+
+def test_a_ready_answer_ends_with_its_end_token_and_an_empty_one_is_refused(tmp_path):
+    target, file = tiny.make_target("dense"), tmp_path / "mine.jsonl"
+    line = '{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "%s"}]}'
+    file.write_text(line % "you too")
+    (only,) = map(data.make(tmp_path / "out", target, Ending(), about(target), [file], tokens=None).__getitem__, [0])
+    assert only.tokens[only.prompt_length :].tolist() == [*Words().encode("you too"), 3]
+    file.write_text(line % "")
+    with pytest.raises(UsageError, match="the last answer is empty"):
+        data.make(tmp_path / "empty", target, Ending(), about(target), [file], tokens=None)
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -156,6 +156,12 @@ def test_another_run_is_not_resumed(tmp_path, made):
         run_in(tmp_path, made, replace(PLAN, rate=1e-3), begin(made)[0]).resume()
 
 
+def test_a_run_without_a_checkpoint_is_not_resumed(tmp_path, made):
+    run_in(tmp_path, made, PLAN, begin(made)[0]).start()
+    with pytest.raises(UsageError, match="no checkpoint yet"):
+        run_in(tmp_path, made, PLAN, begin(made)[0]).resume()
+
+
 def test_accumulated_batches_are_one_large_batch(tmp_path, made):
     """Two batches of one step give the mean of their gradients: with the same batch twice, that of one."""
     target, corpus = made
@@ -201,6 +207,9 @@ def test_layers_are_copied_from_a_target_of_the_same_shape_and_refused_otherwise
     assert mx.array_equal(drafter.layers[1].mlp.down_proj.weight, dense.layers[3].mlp.down_proj.weight)
     assert mx.array_equal(drafter.layers[0].self_attn.k_proj.weight, dense.layers[1].self_attn.k_proj.weight)
     assert start.copyable(dense, 2, stated) is not None
+    for copied in ((1,), (1, 4)):
+        with pytest.raises(UsageError, match="for each of the drafter's 2"):
+            start.create(stated, replace(shape, copied=copied), dense, mx.random.normal((20, 3 * 64)), 0)
     hybrid = tiny.make_target("hybrid")
     with pytest.raises(UsageError, match="layer 1 of the target has no self_attn.q_proj"):
         start.create(start.configure(shape, hybrid, tiny.TAPS), shape, hybrid, mx.random.normal((20, 3 * 64)), 0)
