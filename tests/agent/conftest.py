@@ -76,6 +76,7 @@ def box(tmp_path):
             cwd=tmp_path / "work",
             env=base | environment,
             start_new_session=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored where the tests run in the background
         )
         processes.append(process)
         return process
