@@ -1,4 +1,4 @@
-"""What this machine takes for one cycle: the target's forward over 1 … block rows, and the drafter's pass."""
+"""What this machine takes for one cycle of 1 … block rows: the drafter's pass, and all the rest."""
 
 import json
 import logging
@@ -18,9 +18,12 @@ import mlx.core as mx
 import numpy as np
 
 from splashlite.cache import CacheError, cache_folder
+from splashlite.decode.accept import accept
+from splashlite.decode.sampling import Params, Sampler
+from splashlite.drafter.draft import Draft
 
-FORMAT = 2
-CONTEXT = 64  # committed tokens during the measurement
+FORMAT = 3
+CONTEXT = 256  # committed tokens during the measurement: wide blocks pay more for a long text than one row does
 ROUNDS = 6
 BUDGET_MS = 8000.0
 
@@ -29,7 +32,8 @@ log = logging.getLogger("splashlite")
 
 @dataclass(frozen=True)
 class Costs:
-    """Milliseconds on this machine: verify_ms[r - 1] for r rows, draft_ms[r - 1] for a draft of r - 1 tokens (0 for r = 1)."""
+    """Milliseconds of a cycle on this machine: draft_ms[r - 1] for a draft of r - 1 tokens (0 for r = 1), verify_ms[r - 1]
+    for all the rest of a cycle of r rows."""
 
     verify_ms: tuple[float, ...]
     draft_ms: tuple[float, ...]
@@ -49,15 +53,17 @@ def measure(
     drafter,
     progress: Callable[[int, int], None] = lambda done, total: None,
     clock: Callable[[], float] = perf_counter,
+    context: int = CONTEXT,
 ) -> Costs:
-    """Time the forwards of one pair, in at most about ten seconds; `progress(done, total)` counts the timed runs.
+    """Time one pair's cycles as the loop runs them, in at most about ten seconds; `progress(done, total)` counts the runs.
 
-    All widths take turns, ROUNDS times, behind CONTEXT committed tokens. A busy machine only ever makes a run longer, so
-    each width keeps its fastest one, and no width is dearer than a wider one. On a machine so slow that a width was not
+    All widths take turns, ROUNDS times, behind `context` committed tokens, and so do drafts on their own, of which a
+    cycle's share for the draft is known; `verify_ms` is the rest of the cycle. A busy machine only ever makes a run longer,
+    so each width keeps its fastest one, and no width is dearer than a wider one. On a machine so slow that a width was not
     run twice (the first run compiles), it is interpolated linearly between its neighbours; one row, the whole block and
     their drafts always are. `clock` gives seconds.
     """
-    block, runs = drafter.block_size, _runs(target, drafter)
+    block, runs = drafter.block_size, _runs(target, drafter, clock, context)
     ends = [(what, rows) for what, rows in runs if what == "draft" or rows in (1, block)]
     turns = 2 * ends + ROUNDS * list(runs)
     times: dict[tuple[str, int], list[float]] = {job: [] for job in runs}
@@ -66,34 +72,66 @@ def measure(
         if done >= 2 * len(ends) and (clock() - began) * 1000 > BUDGET_MS:
             break
         progress(done, len(turns))
-        start = clock()
-        mx.eval(runs[job]())
-        times[job].append((clock() - start) * 1000)
+        times[job].append(runs[job]() * 1000)
     progress(len(turns), len(turns))
     fastest = {job: min(taken) for job, taken in times.items() if len(taken) > 1}
-    verifies = _curve([fastest.get(("verify", rows)) for rows in range(1, block + 1)])
-    drafts = _curve([fastest.get(("draft", rows)) for rows in range(2, block + 1)])
-    return Costs(tuple(verifies), (0.0, *drafts))
+    cycles = _curve([fastest.get(("cycle", rows)) for rows in range(1, block + 1)])
+    alone = _curve([fastest.get(("draft", rows)) for rows in range(2, block + 1)])
+    drafts = [0.0] + [min(ms, cycle - cycles[0]) for ms, cycle in zip(alone, cycles[1:])]  # no verification beats one row's
+    return Costs(tuple(_curve([cycle - ms for cycle, ms in zip(cycles, drafts)])), tuple(drafts))
 
 
-def _runs(target, drafter) -> dict[tuple[str, int], Callable[[], mx.array]]:
-    """What is timed: a verify of 1 … block rows, and the drafts of the narrowest and the widest block."""
+def _runs(target, drafter, clock: Callable[[], float], length: int) -> dict[tuple[str, int], Callable[[], float]]:
+    """What is timed, each in seconds: cycles of 1 … block rows, and the drafts of the narrowest and the widest block."""
     state, context = target.new_state(), drafter.new_context()
-    text = mx.arange(1, CONTEXT + 1, dtype=mx.uint32)[None] % target.vocab_rows
-    context.commit(target.prefill(state, text))
+    text = mx.arange(1, length + 1, dtype=mx.uint32)[None] % target.vocab_rows
+    features = target.prefill(state, text)
+    context.commit(features)
     drafter.absorb(context)
-    anchor = mx.array([1], mx.uint32)
+    waiting = mx.contiguous(features[:, -drafter.block_size :])
+    anchor, sampler = mx.array([1], mx.uint32), Sampler(Params(), [], target.vocab_rows)
+    mx.eval(anchor, waiting, context.arrays())
 
-    def verify(rows: int) -> mx.array:
-        logits = target.verify(state, mx.repeat(anchor, rows)[None]).logits
+    def propose(rows: int) -> Draft:
+        """A draft behind a block that was kept whole: its features wait to be projected."""
+        context.commit(waiting[:, :rows])
+        draft = drafter.propose(target, anchor, context, rows - 1)
+        context.return_to(length)
+        mx.async_eval(draft.tokens)
+        return draft
+
+    def launch(first: mx.array, draft: Draft | None = None) -> mx.array:
+        block = first if draft is None else mx.concatenate([first, draft.tokens])
+        logits = target.verify(state, block[None]).logits
         state.commit(0)
-        return mx.argmax(logits, axis=-1)
+        verdict = accept(sampler, logits, draft, length + 1)
+        mx.async_eval(verdict)
+        return verdict
 
-    def draft(rows: int) -> mx.array:
-        return drafter.propose(target, anchor, context, rows - 1).tokens
+    def plain() -> float:
+        """From one read to the next: the loop builds a plain cycle while the device works on the one before."""
+        done = launch(anchor)
+        working = launch(done[1:2])
+        mx.eval(done)
+        start = clock()
+        ahead = launch(working[1:2])
+        mx.eval(working)
+        took = clock() - start
+        mx.eval(ahead)
+        return took
+
+    def cycle(rows: int) -> float:
+        start = clock()
+        mx.eval(launch(anchor, propose(rows)))
+        return clock() - start
+
+    def draft(rows: int) -> float:
+        start = clock()
+        mx.eval(propose(rows).tokens)
+        return clock() - start
 
     block = drafter.block_size
-    runs = {("verify", rows): partial(verify, rows) for rows in range(1, block + 1)}
+    runs = {("cycle", 1): plain} | {("cycle", rows): partial(cycle, rows) for rows in range(2, block + 1)}
     return runs | {("draft", rows): partial(draft, rows) for rows in (2, block) if rows <= block}
 
 

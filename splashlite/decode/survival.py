@@ -1,6 +1,7 @@
 """How likely drafts are to survive, learned from the cycles of this very text."""
 
 from collections import deque
+from math import sqrt
 
 PRIOR = 0.6  # survival of a draft before anything was seen
 PRIOR_WEIGHT = 2.0  # observations that the prior, and a position's pool, are worth
@@ -61,15 +62,18 @@ class Survival:
         copy._fade(weight)
         return copy
 
-    def rates(self) -> list[float]:
-        """The estimate for each position."""
-        pool = (sum(self.kept) + PRIOR_WEIGHT * PRIOR) / (sum(self.seen) + PRIOR_WEIGHT)
-        return [(kept + PRIOR_WEIGHT * pool) / (seen + PRIOR_WEIGHT) for kept, seen in zip(self.kept, self.seen)]
+    def rates(self, doubt: float = 0.0) -> list[float]:
+        """The estimate for each position; with `doubt`, as much higher as puts their pool that many standard deviations up."""
+        weight = sum(self.seen) + PRIOR_WEIGHT
+        pool = (sum(self.kept) + PRIOR_WEIGHT * PRIOR) / weight
+        scale = 1 + doubt * sqrt((1 - pool) / (pool * weight))
+        estimates = [(kept + PRIOR_WEIGHT * pool) / (seen + PRIOR_WEIGHT) for kept, seen in zip(self.kept, self.seen)]
+        return [min(scale * estimate, 1.0) for estimate in estimates]
 
-    def expected_tokens(self) -> list[float]:
+    def expected_tokens(self, doubt: float = 0.0) -> list[float]:
         """Tokens that a cycle of 1, 2, … n + 1 rows commits on average: 1 + sum over k of the product of the first k rates."""
         expected, product = [1.0], 1.0
-        for rate in self.rates():
+        for rate in self.rates(doubt):
             product *= rate
             expected.append(expected[-1] + product)
         return expected

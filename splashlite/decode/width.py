@@ -16,6 +16,7 @@ UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by
 COMPARE = (12, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
 SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
 DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
+DOUBT = 0.75  # standard deviations that the acceptance gets for the asking before drafting is given up: few cycles say little
 GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
 
@@ -39,7 +40,8 @@ class Fixed:
 
 
 class Adaptive:
-    """The number of rows with the most expected tokens per millisecond; one row, without a draft, when that is plain decoding.
+    """The number of rows with the most expected tokens per millisecond; one row, without a draft, when that is plain decoding
+    even where acceptance is given the benefit of the DOUBT.
 
     While parked on plain decoding it probes with the best drafting width, as often as PROBE_LOSS allows; a probe that was
     kept whole although that was UNLIKELY is followed by another at once. While drafting it times a plain cycle every so
@@ -87,10 +89,11 @@ class Adaptive:
                 self._consider_parking()
 
     def _consider_parking(self) -> None:
+        hoped = max(tokens / ms for tokens, ms in zip(self.survival.expected_tokens(DOUBT)[1:], self.ms[1:]))
+        if hoped > (1 + GAIN) / self.ms[0]:
+            return
         expected, rows = self.survival.expected_tokens(), self._best_draft()
         plain, ms = self.ms[0], self.ms[rows - 1]
-        if expected[rows - 1] / ms > (1 + GAIN) / plain:
-            return
         drafted, drafts = ms / expected[rows - 1], f"{rows - 1} draft{'s' if rows > 2 else ''}"
         better = "plain decoding is faster here" if plain < drafted else f"drafting would gain less than {GAIN:.0%} here"
         self._why = f"{better}, {plain:.1f} ms a token against {drafted:.1f} ms with {drafts}"

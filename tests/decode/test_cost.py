@@ -2,7 +2,9 @@
 
 import logging
 import random
+from itertools import groupby
 
+import mlx.core as mx
 import pytest
 from toychain import BLOCK, ChainDrafter, ChainTarget, tables
 
@@ -71,8 +73,49 @@ def test_a_width_that_was_always_disturbed_is_no_dearer_than_a_wider_one():
 
     target.verify = verify
     assert cost.measure(target, drafter, clock=clock).verify_ms == pytest.approx(TRUE.verify_ms)
-    turns = calls[4:]
+    turns = [rows for rows, _ in groupby(calls)][4:]
     assert turns[:BLOCK] == turns[BLOCK : 2 * BLOCK] == list(range(1, BLOCK + 1)), "the widths take turns"
+
+
+def test_a_draft_is_timed_with_what_a_cycle_leaves_it_to_project():
+    clock = Clock()
+    target, drafter = timed_pair(clock)
+    whole = drafter.propose
+
+    def propose(target, anchor, context, n, chance=None):
+        clock.work(0.25 * (context.length - context.projected))
+        return whole(target, anchor, context, n, chance)
+
+    drafter.propose = propose
+    costs = cost.measure(target, drafter, clock=clock)
+    kept = [0.25 * rows for rows in range(1, BLOCK + 1)]
+    assert costs.draft_ms[1:] == pytest.approx([draft + more for draft, more in zip(TRUE.draft_ms[1:], kept[1:])])
+    assert costs.verify_ms == pytest.approx(TRUE.verify_ms)
+
+
+def test_plain_decoding_is_timed_from_read_to_read(monkeypatch):
+    """A machine that builds a forward in 3 ms and computes it in 7 decodes a token in 7: it builds while it computes."""
+    clock, done = Clock(), []  # when each forward that was begun will be done
+
+    class Target(ChainTarget):
+        def verify(self, state, ids):
+            clock.work(3)
+            done.append(max(clock.now, done[-1] if done else 0) + 7 / 1000)
+            reading[:] = [*reading, len(done) - 1]
+            return super().verify(state, ids)
+
+    reading = []  # forwards that nobody has waited for
+    really = mx.eval
+
+    def wait(*arrays):
+        if reading:
+            clock.now = max(clock.now, done[reading.pop(0)])
+        really(*arrays)
+
+    monkeypatch.setattr(cost.mx, "eval", wait)
+    table, like = tables()
+    costs = cost.measure(Target(table), ChainDrafter(like), clock=clock)
+    assert costs.verify_ms[0] == pytest.approx(7) and costs.verify_ms[1:] == pytest.approx([10] * (BLOCK - 1))
 
 
 def test_a_slow_machine_is_measured_within_ten_seconds_and_the_rest_lies_between():
