@@ -104,7 +104,7 @@ def test_a_few_unlucky_drafts_do_not_park_what_pays(rate):
             for rows in drive(Adaptive(SMALL, survival), SMALL, rate, 40, rng)[0]:
                 tokens, ms = tokens + expected(rows, rate), ms + SMALL.cycle_ms()[rows - 1]
         shares.append(tokens / ms / best(SMALL, rate)[1])
-    assert sum(shares) / len(shares) > {0.5: 0.963, 0.6: 0.967, 0.9: 0.992}[rate]
+    assert sum(shares) / len(shares) > {0.5: 0.957, 0.6: 0.963, 0.9: 0.9905}[rate]
 
 
 def test_plain_cycles_that_were_computed_ahead_do_not_make_plain_decoding_look_free():
