@@ -53,10 +53,11 @@ def generate(
             if position < longest:
                 inside = mx.array(position < lengths[live])
                 drawn = mx.where(inside, mx.array(forced[live, position]), drawn)
+            judge = bits(last) if features else None
             rows, tapped = target.read(state, drawn[:, None])
             last, column = rows[:, -1], bits(tapped[:, 0]) if features else None
-            steps.append((drawn, ids, logits.astype(mx.float16), column))
-            mx.async_eval(drawn, ids, logits, *([] if column is None else [column]))
+            steps.append((drawn, ids, logits.astype(mx.float16), judge, column))
+            mx.async_eval(drawn, ids, logits, *([judge, column] if features else []))
             position += 1
         _keep(texts, live, steps, position)
         going = [i for i, row in enumerate(live) if not texts[row].ended(ends, limit)]
@@ -82,6 +83,8 @@ def read(target: Target, prompt: Prompt, *, top: int, features: bool) -> Sequenc
         best, logits = top_of(target, rows[chunk : chunk + CHUNK], top)
         text.ids.append(np.array(best))
         text.logits.append(np.array(logits.astype(mx.float16)))
+    if features:
+        text.rows.append(np.array(bits(rows)))
     text.tokens = [np.array(prompt.answer, np.uint32)]
     return text.sequence(prompt.ids, 0.0)
 
@@ -98,7 +101,7 @@ class _Text:
 
     def __init__(self, prompt_length: int):
         self.prompt_length = prompt_length
-        self.features, self.tokens, self.ids, self.logits, self.answered = [], [], [], [], 0
+        self.features, self.tokens, self.ids, self.logits, self.rows, self.answered = [], [], [], [], [], 0
 
     def ended(self, ends: Iterable[int], limit: int) -> bool:
         answer = np.concatenate(self.tokens) if self.tokens else np.zeros(0, np.uint32)
@@ -117,6 +120,7 @@ class _Text:
             np.concatenate(self.ids)[:answered],
             np.concatenate(self.logits)[:answered],
             np.concatenate(self.features)[: len(tokens) - 1] if self.features else None,
+            np.concatenate(self.rows)[:answered] if self.rows else None,
         )
 
 
@@ -142,7 +146,9 @@ def _draw(ids, logits, temperatures, seed, numbers, position):
 def _keep(texts, live, steps, position):
     """Give each living text the columns of these steps, those of its prompt without the distribution over them."""
     tokens, ids, logits = (np.stack([np.array(step[i]) for step in steps], axis=1) for i in range(3))
-    features = None if steps[0][3] is None else np.stack([np.array(step[3]) for step in steps], axis=1)
+    rows, features = (
+        None if steps[0][i] is None else np.stack([np.array(step[i]) for step in steps], axis=1) for i in (3, 4)
+    )
     first = position - len(steps)
     for i, row in enumerate(live):
         text = texts[row]
@@ -152,3 +158,4 @@ def _keep(texts, live, steps, position):
         text.logits.append(logits[i, begin:])
         if features is not None:
             text.features.append(features[i])
+            text.rows.append(rows[i, begin:])

@@ -136,7 +136,7 @@ def data(context, folder, target, prompts, **options):
     "--copy",
     "copied",
     type=Layers(),
-    help="Target layers that a new drafter's begin as.  [default: some of the target's second half, where they fit]",
+    help="Target layers that a new drafter's begin as.  [default: the best linear drafter]",
 )
 @click.option("--random", "fresh", is_flag=True, help="Begin with random layers.")
 @click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True)

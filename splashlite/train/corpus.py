@@ -48,6 +48,7 @@ class Sequence:
     top_ids: np.ndarray = field(repr=False)  # [A, top] uint32: row i judges token prompt_length + i
     top_logits: np.ndarray = field(repr=False)  # [A, top] float16, under the best one's
     features: np.ndarray | None = field(repr=False)  # [L - 1, taps x H] bfloat16 bits
+    rows: np.ndarray | None = field(repr=False)  # [A, H] bfloat16 bits: the final rows behind top_logits
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -68,6 +69,8 @@ class Corpus:
         self._files, self._tables, self._starts = [], [], [0]
         for file in sorted(self.folder.glob("shard-*.safetensors")):
             opened = _open(file)
+            if self.about.features and "rows" not in opened.keys():  # noqa: SIM118, this is no mapping
+                raise SplashliteError(f"{file} is of another version (no final rows): make the data again")
             table = {name: opened.get_tensor(name) for name in ("lengths", "prompt_lengths", "temperatures")}
             self._files.append(opened)
             self._tables.append(table | {name: _offsets(table, name) for name in ("tokens", "answers", "rows")})
@@ -102,6 +105,7 @@ class Corpus:
             part("top_ids", table["answers"]),
             part("top_logits", table["answers"]),
             part("features", table["rows"]) if self.about.features else None,
+            part("rows", table["answers"]) if self.about.features else None,
         )
 
 
@@ -132,6 +136,7 @@ def write_shard(folder: Path, number: int, sequences: list[Sequence]) -> None:
     }
     if sequences[0].features is not None:
         arrays["features"] = np.concatenate([each.features for each in sequences])
+        arrays["rows"] = np.concatenate([each.rows for each in sequences])
     path = folder / f"shard-{number:05d}.safetensors"
     save_file(arrays, path.with_suffix(".part"))
     os.replace(path.with_suffix(".part"), path)

@@ -122,7 +122,12 @@ class Run:
 
     def _gradients(self, blocks: Blocks):
         """Losses and gradients of a batch: the forward pass in the plan's type, over float32 weights."""
-        dtype, weights = getattr(mx, self.plan.dtype), self.drafter.trainable_parameters()
+        dtype, weights, kept = (
+            getattr(mx, self.plan.dtype),
+            self.drafter.trainable_parameters(),
+            self.drafter.parameters(),
+        )
+        self.drafter.update(tree_map(lambda each: each.astype(dtype), kept))
 
         def run(weights):
             self.drafter.update(tree_map(lambda each: each.astype(dtype), weights))
@@ -130,7 +135,7 @@ class Run:
             return found["total"], found
 
         (_, found), gradients = mx.value_and_grad(run)(weights)
-        self.drafter.update(weights)
+        self.drafter.update(kept)
         return found, gradients
 
     def _evaluate(self) -> Acceptance:

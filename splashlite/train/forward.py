@@ -18,23 +18,25 @@ def hidden(drafter: Backbone, embedded: mx.array, features: mx.array, anchors: m
     embedded [S, A, R, H]: the blocks' embedded tokens; features [S, L, taps x H]; anchors [S, A] int32, positions in the
     text.
     """
+    return drafter.norm(sublayers(drafter, embedded, features, anchors)).reshape(embedded.shape)
+
+
+def sublayers(
+    drafter: Backbone, embedded: mx.array, features: mx.array, anchors: mx.array, layers: int | None = None
+) -> mx.array:
+    """The blocks' rows behind all layers, or behind the first few, [S x A, R, H]; arguments as for `hidden`."""
     S, A, R, H = embedded.shape
     context, x = drafter.project(features), embedded.reshape(S * A, R, H)
-    sights = {}
-    for layer in drafter.layers:
-        attention = layer.self_attn
-        key = attention.window, attention.causal
-        if key not in sights:
-            sights[key] = sight(anchors, features.shape[1], R, *key)
-        seen, run = sights[key], attention
+    for layer in drafter.layers[:layers]:
 
-        def attend(u, run=run, seen=seen):
-            return _attend(run, u, context, anchors, seen)
+        def attend(u, run=layer.self_attn):
+            weights = attended(run, u, context, anchors)
+            return _carried(run, weights, u, context)
 
         two = drafter.config.kind == "dflash2"
         x = _sublayer(layer.attention_conv if two else None, attend, x, layer.input_layernorm(x))
         x = _sublayer(layer.mlp_conv if two else None, _mlp(layer.mlp), x, layer.post_attention_layernorm(x))
-    return drafter.norm(x).reshape(S, A, R, H)
+    return x
 
 
 def sight(
@@ -72,39 +74,49 @@ def _mlp(mlp):
     return lambda u: mlp.down_proj(swiglu(mlp.gate_proj(u), mlp.up_proj(u)))
 
 
-def _attend(attention: Attention, u: mx.array, context: mx.array, anchors: mx.array, seen) -> mx.array:
-    """u [S x A, R, H] and context [S, L, H] -> [S x A, R, H]."""
+def attended(attention: Attention, u: mx.array, context: mx.array, anchors: mx.array) -> mx.array:
+    """How much each head of each block row looks at every token of its text and at every row of its block:
+    u [S x A, R, H], context [S, L, H] and anchors [S, A] -> [S x A, heads, R, L + R]."""
     (S, A), (N, R, _), L = anchors.shape, u.shape, context.shape[1]
-    heads, shared, D = attention.heads, attention.kv_heads, attention.head_dim
+    heads, shared = attention.heads, attention.kv_heads
     group, places = heads // shared, anchors.reshape(-1)
+    seen, own = sight(anchors, L, R, attention.window, attention.causal)
 
-    def split(rows, count, norm=None):
-        rows = rows.reshape(*rows.shape[:2], count, D)
-        return (rows if norm is None else norm(rows)).transpose(0, 2, 1, 3)
+    queries = _heads(attention, attention.q_proj(u), attention.q_norm, places) * attention.head_dim**-0.5
+    keys = _heads(attention, attention.k_proj(u), attention.k_norm, places)
+    text_keys = _heads(attention, attention.k_proj(context), attention.k_norm, 0)
 
-    def by_text(rows):
-        """[S x A, heads, R, last] -> [S, shared, group x A x R, last]."""
-        rows = rows.reshape(S, A, shared, group, R, -1).transpose(0, 2, 3, 1, 4, 5)
-        return rows.reshape(S, shared, group * A * R, -1)
+    outside = _by_text(queries, S, shared) @ text_keys.swapaxes(-1, -2)
+    outside = outside.reshape(S, shared, group, A, R, L).transpose(0, 3, 1, 2, 4, 5)
+    outside = mx.where(seen[:, :, None, None], outside, -mx.inf).reshape(N, heads, R, L)
+    inside = queries.reshape(N, shared, group * R, -1) @ keys.swapaxes(-1, -2)
+    inside = inside.reshape(N, heads, R, R)
+    if own is not None:
+        inside = mx.where(own, inside, -mx.inf)
+    return mx.softmax(mx.concatenate([outside, inside], axis=-1), axis=-1, precise=True)
 
-    queries = attention.rope(split(attention.q_proj(u), heads, attention.q_norm), offset=places) * D**-0.5
-    keys = attention.rope(split(attention.k_proj(u), shared, attention.k_norm), offset=places)
-    values = split(attention.v_proj(u), shared)
-    text_keys = attention.rope(split(attention.k_proj(context), shared, attention.k_norm))
-    text_values = split(attention.v_proj(context), shared)
 
-    outside = by_text(queries) @ text_keys.swapaxes(-1, -2)
-    outside = outside.reshape(S, shared, group, A, R, L)
-    outside = mx.where(seen[0][:, None, None], outside, -mx.inf)
-    inside = queries.reshape(N, shared, group * R, D) @ keys.swapaxes(-1, -2)
-    inside = inside.reshape(N, shared, group, R, R)
-    if seen[1] is not None:
-        inside = mx.where(seen[1], inside, -mx.inf)
-    inside = inside.reshape(S, A, shared, group, R, R).transpose(0, 2, 3, 1, 4, 5)
+def _carried(attention: Attention, weights: mx.array, u: mx.array, context: mx.array) -> mx.array:
+    """What rows u [S x A, R, H] receive of the values they look at, [S x A, R, H]."""
+    S, L, _ = context.shape
+    (N, heads, R, _), shared, D = weights.shape, attention.kv_heads, attention.head_dim
+    values, text_values = _heads(attention, attention.v_proj(u)), _heads(attention, attention.v_proj(context))
+    from_text = _by_text(weights[..., :L], S, shared) @ text_values
+    from_text = from_text.reshape(S, shared, heads // shared, N // S, R, D).transpose(0, 3, 4, 1, 2, 5)
+    own = weights[..., L:].reshape(N, shared, heads // shared * R, R) @ values
+    own = own.reshape(N, heads, R, D).transpose(0, 2, 1, 3)
+    return attention.o_proj(from_text.reshape(N, R, heads * D) + own.reshape(N, R, heads * D))
 
-    weights = mx.softmax(mx.concatenate([outside, inside], axis=-1), axis=-1, precise=True)
-    from_text = weights[..., :L].reshape(S, shared, group * A * R, L) @ text_values
-    from_text = from_text.reshape(S, shared, group, A, R, D).transpose(0, 3, 4, 1, 2, 5)
-    own = weights[..., L:].transpose(0, 3, 1, 2, 4, 5).reshape(N, shared, group * R, R) @ values
-    own = own.reshape(S, A, shared, group, R, D).transpose(0, 1, 4, 2, 3, 5)
-    return attention.o_proj((from_text + own).reshape(N, R, heads * D))
+
+def _heads(attention: Attention, rows: mx.array, norm=None, places=None) -> mx.array:
+    """Split [B, L, heads x D] into [B, heads, L, D], normed and turned to its places if they are given."""
+    rows = rows.reshape(*rows.shape[:2], -1, attention.head_dim)
+    rows = (rows if norm is None else norm(rows)).transpose(0, 2, 1, 3)
+    return rows if places is None else attention.rope(rows, offset=places)
+
+
+def _by_text(rows: mx.array, S: int, shared: int) -> mx.array:
+    """[S x A, heads, R, last] -> [S, shared, group x A x R, last]: all that meets the same keys of a text."""
+    N, heads, R, last = rows.shape
+    rows = rows.reshape(S, N // S, shared, heads // shared, R, last).transpose(0, 2, 3, 1, 4, 5)
+    return rows.reshape(S, shared, heads // shared * (N // S) * R, last)

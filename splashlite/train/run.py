@@ -2,7 +2,6 @@
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -16,12 +15,14 @@ from splashlite.pairs.resolve import resolve, target_id
 from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
 from splashlite.target import Target, load_target
 from splashlite.target.load import on_cpu
-from splashlite.train import batches, output, start
+from splashlite.train import batches, linear, output, start
 from splashlite.train import data as making
 from splashlite.train import plot as picture
 from splashlite.train.corpus import About, Corpus
 from splashlite.train.fit import LOG, RUN, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
+
+SAMPLE = 512  # texts that the linear beginning is fitted to
 
 
 def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, features, seed) -> None:
@@ -72,7 +73,7 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
         )
     if not mixture.training:
         raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
-    drafter, stated, origin = _begin(tapped, tokenizer, corpora, begin, fresh, copied, options)
+    drafter, stated, origin = _begin(tapped, tokenizer, mixture, begin, fresh, copied, options)
     plan = _plan(options, drafter.block_size)
     run = Run(folder / RUN, plan, drafter, tapped, mixture)
     if resume:
@@ -123,9 +124,9 @@ def _one(corpora: list[Corpus], key: str):
     return found.pop()
 
 
-def _begin(target: Target, tokenizer: Tokenizer, corpora: list[Corpus], begin, fresh, copied, options):
+def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin, fresh, copied, options):
     """The drafter to train, its config.json, and one sentence about where it comes from."""
-    taps = corpora[0].about.taps
+    taps = mixture.taps
     if begin is not None:
         drafter = load_drafter(begin, dtype=mx.float32)
         check_match(
@@ -136,6 +137,7 @@ def _begin(target: Target, tokenizer: Tokenizer, corpora: list[Corpus], begin, f
                 f"{begin} reads layers {drafter.config.target_layer_ids}, the data hold the features of {taps}: "
                 f"make data with --taps {','.join(map(str, drafter.config.target_layer_ids))}"
             )
+        drafter.fc.freeze()
         return drafter, json.loads((begin / "config.json").read_text()), f"the drafter {begin.name}"
     shape = start.Shape(
         kind=options["kind"],
@@ -145,15 +147,19 @@ def _begin(target: Target, tokenizer: Tokenizer, corpora: list[Corpus], begin, f
         top_k=16,
         window=options["window"],
         mask_id=start.mask_id(target, tokenizer) if options["mask_id"] is None else options["mask_id"],
-        copied=None,
+        copied=copied,
     )
     stated = start.configure(shape, target, taps)
-    if not fresh:
-        copied = copied or start.copyable(target, shape.layers, stated)
-        shape = replace(shape, copied=copied)
-    rows = batches.features(target, [corpora[0][0]], len(corpora[0][0]) - 1)[0]
-    origin = "random layers" if shape.copied is None else f"the target's layers {', '.join(map(str, shape.copied))}"
-    return start.create(stated, shape, target, rows, options["seed"]), stated, origin
+    some = mixture.some(SAMPLE)
+    rows = batches.seen(target, some[:1], len(some[0]) - 1)[0][0]
+    drafter = start.create(stated, shape, target, rows, options["seed"])
+    if copied:
+        return drafter, stated, f"the target's layers {', '.join(map(str, copied))}"
+    if fresh:
+        return drafter, stated, "random layers"
+    explained = linear.begin(drafter, target, some, options["seed"])
+    drafter.fc.freeze()
+    return drafter, stated, f"the best linear drafter ({explained:.0%} of the final rows' variance)"
 
 
 def _plan(options: dict, block: int) -> Plan:

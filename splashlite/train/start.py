@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import mlx.core as mx
-import mlx.nn as nn
-import numpy as np
+from mlx import nn
 from mlx.utils import tree_flatten
 
-from splashlite.drafter.dflash import Backbone, DraftLayer
+from splashlite.drafter.dflash import Backbone
 from splashlite.drafter.load import KINDS
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.check import read_shape
@@ -35,6 +34,7 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
     """config.json of a new drafter, as the published ones state it. Raises UsageError for a shape that does not fit."""
     text = target.config.get("text_config", target.config)
     hidden, heads = target.hidden_size, text["num_attention_heads"]
+    shared = text.get("num_key_value_heads", heads)
     if hidden % 16:
         raise UsageError(f"the target's hidden size {hidden} is no multiple of 16, the convolution's group size")
     rope = text.get("rope_parameters") or {}
@@ -53,7 +53,9 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
         "intermediate_size": text["intermediate_size"],
         "num_hidden_layers": shape.layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": text.get("num_key_value_heads", heads),
+        "num_key_value_heads": shared
+        if shape.copied
+        else heads,  # a few layers have to fetch all that there is to know
         "head_dim": text.get("head_dim") or hidden // heads,
         "vocab_size": target.vocab_rows,
         "rms_norm_eps": text["rms_norm_eps"],
@@ -122,18 +124,6 @@ def copy_layer(layer: nn.Module, source: nn.Module, index: int) -> None:
             layer[part][name].weight = weight.astype(mx.float32)
     for name in ("input_layernorm", "post_attention_layernorm"):
         layer[name].weight = source[name].weight.astype(mx.float32)
-
-
-def copyable(target: Target, layers: int, config: dict) -> tuple[int, ...] | None:
-    """Layers of the target that a new drafter's can begin as, spread from the middle to the last; None where none fit."""
-    places = tuple(round(each) for each in np.linspace(target.num_layers / 3, target.num_layers - 2, layers))
-    shape = read_shape(config, "the new drafter")
-    try:
-        for place in places:
-            copy_layer(DraftLayer(shape, None, False), target.layers[place], place)
-    except (UsageError, AttributeError, KeyError):
-        return None
-    return places
 
 
 def mask_id(target: Target, tokenizer) -> int:

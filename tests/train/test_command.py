@@ -75,6 +75,23 @@ def test_from_prompts_to_a_drafter_that_generate_takes(tmp_path, answers, capsys
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ([], r"the best linear drafter \(\d+% of the final rows' variance\)"),
+        (["--random"], "random layers"),
+        (["--copy", "14"], "the target's layers 14"),
+    ],
+)
+def test_what_a_drafter_begins_from_is_said(tmp_path, answers, capsys, options, says):
+    folder = tmp_path / "drafter"
+    assert train(folder, answers, "--steps", "1", *options) == 0
+    assert re.search(f"begun from {says};", re.sub(r"\s+", " ", capsys.readouterr().out))
+    assert re.search(f"- Begun from {says}\\.", (folder / "README.md").read_text())
+    assert run(["show", str(folder), "--json"]) == 0
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_only_when_it_is_asked_to_and_the_same(tmp_path, answers, capsys):
     folder = tmp_path / "run"
     assert train(folder, answers, "--steps", "1") == 0

@@ -9,6 +9,7 @@ import tiny
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.train import answers, data
+from splashlite.train.batches import blocks, seen
 from splashlite.train.corpus import About, Corpus, values
 from splashlite.train.prompts import Prompt
 
@@ -57,6 +58,54 @@ def test_features_are_those_of_reading_the_whole_text(name):
         _, features = target.read(target.new_state(), mx.array(found.tokens[None, :-1]))
         assert found.features.shape == (len(found) - 1, features.shape[-1])
         assert mx.allclose(values(found.features).astype(mx.float32), features[0], rtol=0.01, atol=0.02)
+
+
+def judged(target, text, rows: mx.array) -> None:
+    """Final rows [A, H] are those of reading the whole text, and what the target's head makes of them is stored with them."""
+    whole, _ = target.read(target.new_state(), mx.array(text.tokens[None, :-1]))
+    assert rows.shape == (len(text.top_ids), target.hidden_size)
+    assert mx.allclose(rows.astype(mx.float32), whole[0, text.prompt_length - 1 :], rtol=0.01, atol=0.02)
+    logits = target.head(rows[None].astype(mx.float32))[0]
+    best = mx.take_along_axis(logits, mx.array(text.top_ids), axis=-1)
+    assert mx.allclose(best, mx.sort(logits, axis=-1)[:, : -TOP - 1 : -1], atol=0.1)
+    assert np.allclose(best - best[:, :1], text.top_logits, atol=0.1)
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("name", ["dense", "hybrid", "windowed"])
+def test_rows_are_those_behind_the_stored_distributions(name):
+    target = tiny.make_target(name)
+    for text in generate(target, range(4)):
+        judged(target, text, values(text.rows))
+        answer = text.tokens[text.prompt_length :].tolist()
+        ready = Prompt(text.tokens[: text.prompt_length].tolist(), answer)
+        judged(target, text, values(answers.read(target, ready, top=TOP, features=True).rows))
+    assert all(text.rows is None and text.features is None for text in generate(target, range(4), features=False))
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("name", ["dense", "hybrid"])
+def test_what_is_kept_and_what_is_computed_again_are_the_same(name):
+    """Blocks of texts of different lengths, whose later rows stand behind the end of some."""
+    target = tiny.make_target(name)
+    kept = generate(target, range(4))
+    again = [replace(text, features=None, rows=None) for text in kept]
+    for text in kept:
+        length = len(text) + 7
+        stored, computed = seen(target, [text], length), seen(target, [replace(text, features=None, rows=None)], length)
+        at = slice(text.prompt_length - 1, len(text) - 1)
+        judged(target, text, stored[1][0, at])
+        judged(target, text, computed[1][0, at])
+    anchors = np.array([[text.prompt_length - 1, len(text) - 3, len(text) - 2] for text in kept])
+    first, second = blocks(target, kept, anchors, 5), blocks(target, again, anchors, 5)
+    assert first.rows.shape == (4, 3, 4, target.hidden_size) and not first.valid.all() and first.valid[..., 0].all()
+    assert mx.allclose(first.rows.astype(mx.float32), second.rows, rtol=0.01, atol=0.02)
+    before = mx.arange(first.features.shape[1])[None] < mx.array([[len(text) - 1] for text in kept])
+    close = mx.isclose(first.features.astype(mx.float32), second.features, rtol=0.01, atol=0.02).all(axis=-1)
+    assert mx.where(before, close, True).all()
+    top = mx.argmax(target.head(first.rows.reshape(1, -1, target.hidden_size).astype(mx.float32))[0], axis=-1)
+    agree = (top.reshape(4, 3, 4) == first.soft_ids[..., 0]).astype(mx.float32)
+    assert (agree * first.valid).sum().item() >= 0.97 * first.valid.sum().item()  # bfloat16 may turn a tie
 
 
 @pytest.mark.exact
@@ -108,7 +157,7 @@ def about(target, **changes) -> About:
 
 def contents(corpus: Corpus) -> list:
     return [
-        (each.tokens.tolist(), each.temperature, each.top_ids.tolist(), each.features.tolist())
+        (each.tokens.tolist(), each.temperature, each.top_ids.tolist(), each.features.tolist(), each.rows.tolist())
         for each in map(corpus.__getitem__, range(len(corpus)))
     ]
 

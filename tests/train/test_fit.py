@@ -12,8 +12,8 @@ from test_data import Words, about
 
 from splashlite.drafter import load_drafter
 from splashlite.errors import UsageError
-from splashlite.train import data, output, start
-from splashlite.train.batches import Mixture, Recipe, features
+from splashlite.train import data, linear, output, start
+from splashlite.train.batches import Mixture, Recipe, seen
 from splashlite.train.fit import LOG, Plan, Run
 from splashlite.train.objective import Objective
 from splashlite.train.simulate import simulate
@@ -42,13 +42,17 @@ def answers(tmp_path_factory, tokens: int):
     return target, data.make(folder, target, Words(), about(target, limit=24), [], tokens=tokens)
 
 
-def begin(made, kind="dflash2", seed=0):
-    """A new drafter with its config.json."""
+def begin(made, kind="dflash2", seed=0, linearly=False):
+    """A new drafter with its config.json: random, or the best linear one, whose feature projection stays as it is."""
     target, corpus = made
     shape = start.Shape(kind, layers=2, block=6, rank=8, top_k=4, window=None, mask_id=tiny.VOCAB - 1, copied=None)
     stated = start.configure(shape, target, corpus.about.taps)
-    rows = features(target, [corpus[0]], len(corpus[0]) - 1)[0]
-    return start.create(stated, shape, target, rows, seed), stated
+    rows = seen(target, [corpus[0]], len(corpus[0]) - 1)[0][0]
+    drafter = start.create(stated, shape, target, rows, seed)
+    if linearly:
+        linear.begin(drafter, target, Mixture([corpus], held_out=8, longest=200).some(200), seed)
+        drafter.fc.freeze()
+    return drafter, stated
 
 
 def run_in(folder, made, plan, drafter) -> Run:
@@ -73,18 +77,20 @@ def log(folder) -> list[dict]:
 @pytest.mark.parametrize("kind", ["dflash2", "dflash"])
 def test_a_hybrid_target_gets_a_drafter_that_training_explains(tmp_path, much, kind):
     target, corpus = much
-    plan = replace(PLAN, steps=150, check=50)
-    drafter, stated = begin(much, kind)
+    plan = replace(PLAN, steps=300, check=50)
+    drafter, stated = begin(much, kind, linearly=True)
     run = run_in(tmp_path / "run", much, plan, drafter)
     exam = [corpus[index] for corpus, index in run.exam]
-    untrained = simulate(drafter, target, exam)
+    chance, untrained = simulate(begin(much, kind)[0], target, exam), simulate(drafter, target, exam)
+    assert untrained.length > chance.length
     run.start()
     run.go(quiet)
     best, step, accepted = run.best()
-    assert accepted.length > untrained.length + 0.4 and accepted.survival[0] > untrained.survival[0] + 0.1
+    assert accepted.length > max(chance.length, untrained.length) + 0.4
+    assert accepted.survival[0] > chance.survival[0] + 0.1
     assert accepted.survival == sorted(accepted.survival, reverse=True)
     story = output.Story(
-        "owner/tiny", "random layers", ("built-in",), corpus.answer_tokens, len(corpus), plan, step, accepted
+        "owner/tiny", "the best linear drafter", ("built-in",), corpus.answer_tokens, len(corpus), plan, step, accepted
     )
     output.write(tmp_path / "drafter", stated, best, story)
 
@@ -120,9 +126,12 @@ def test_simulated_decoding_is_decoding(tmp_path, made):
         assert reply.stats.cycles == simulate(drafter, target, [text]).cycles
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made):
-    whole, _ = begin(made)
-    run = run_in(tmp_path / "whole", made, PLAN, whole)
+@pytest.mark.parametrize(("linearly", "dtype"), [(False, "float32"), (True, "float32"), (True, "bfloat16")])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dtype):
+    plan = replace(PLAN, dtype=dtype)
+    whole, _ = begin(made, linearly=linearly)
+    begun = weights(whole)
+    run = run_in(tmp_path / "whole", made, plan, whole)
     run.start()
     run.go(quiet)
 
@@ -133,19 +142,22 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made):
         if done == 6:  # between two checkpoints
             raise Stop
 
-    cut, _ = begin(made)
-    first = run_in(tmp_path / "cut", made, PLAN, cut)
+    cut, _ = begin(made, linearly=linearly)
+    first = run_in(tmp_path / "cut", made, plan, cut)
     first.start()
     with pytest.raises(Stop):
         first.go(stop)
     fresh, _ = begin(made, seed=9)  # everything must come from the checkpoint
-    second = run_in(tmp_path / "cut", made, PLAN, fresh)
+    if linearly:
+        fresh.fc.freeze()
+    second = run_in(tmp_path / "cut", made, plan, fresh)
     second.resume()
     assert second.step == 4
     second.go(quiet)
     assert log(tmp_path / "cut") == log(tmp_path / "whole")
     for name, array in weights(whole).items():
-        assert np.array_equal(weights(fresh)[name], array), name
+        assert array.dtype == np.float32 and np.array_equal(weights(fresh)[name], array), name
+        assert np.array_equal(begun[name], array) == (linearly and name == "fc.weight"), name
     assert all(np.array_equal(a, b) for a, b in zip(run.best()[0].values(), second.best()[0].values(), strict=True))
 
 
@@ -199,6 +211,15 @@ def test_a_new_drafter_is_a_no_op_on_top_of_its_layers(made):
     assert (a.length, a.survival) == (b.length, b.survival) and b.length == b.first_choice
 
 
+@pytest.mark.parametrize("name", ["dense", "hybrid"])
+def test_a_new_drafter_has_keys_for_each_head_and_a_copy_those_of_its_target(name):
+    target = tiny.make_target(name)
+    shape = start.Shape("dflash2", 2, 6, 8, 4, None, tiny.VOCAB - 1, copied=None)
+    stated = start.configure(shape, target, tiny.TAPS)
+    assert stated["num_key_value_heads"] == stated["num_attention_heads"] == 4
+    assert start.configure(replace(shape, copied=(1, 3)), target, tiny.TAPS)["num_key_value_heads"] == 2
+
+
 def test_layers_are_copied_from_a_target_of_the_same_shape_and_refused_otherwise():
     dense = tiny.make_target("dense")
     shape = start.Shape("dflash2", 2, 6, 8, 4, None, tiny.VOCAB - 1, copied=(1, 3))
@@ -206,11 +227,9 @@ def test_layers_are_copied_from_a_target_of_the_same_shape_and_refused_otherwise
     drafter = start.create(stated, shape, dense, mx.random.normal((20, 3 * 64)), 0)
     assert mx.array_equal(drafter.layers[1].mlp.down_proj.weight, dense.layers[3].mlp.down_proj.weight)
     assert mx.array_equal(drafter.layers[0].self_attn.k_proj.weight, dense.layers[1].self_attn.k_proj.weight)
-    assert start.copyable(dense, 2, stated) is not None
     for copied in ((1,), (1, 4)):
         with pytest.raises(UsageError, match="for each of the drafter's 2"):
             start.create(stated, replace(shape, copied=copied), dense, mx.random.normal((20, 3 * 64)), 0)
     hybrid = tiny.make_target("hybrid")
     with pytest.raises(UsageError, match="layer 1 of the target has no self_attn.q_proj"):
         start.create(start.configure(shape, hybrid, tiny.TAPS), shape, hybrid, mx.random.normal((20, 3 * 64)), 0)
-    assert start.copyable(hybrid, 2, start.configure(shape, hybrid, tiny.TAPS)) is None

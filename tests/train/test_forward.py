@@ -16,12 +16,13 @@ ANCHORS = np.array([[5, 6, 17, 38], [7, 11, 30, 31]])
 
 
 def texts(target, count: int = 2) -> list[Sequence]:
-    """Random texts of different lengths, with no features: they are computed."""
+    """Random texts of different lengths, with neither features nor final rows: they are computed."""
     made = []
     for seed in range(count):
         ids = np.array(tiny.random_prompt(LENGTH - 3 * seed, seed), np.uint32)
         tops = np.random.default_rng(seed).integers(0, 128, (len(ids) - PROMPT, 5)).astype(np.uint32)
-        made.append(Sequence(ids, PROMPT, 0.0, tops, -np.sort(np.random.default_rng(seed).random(tops.shape)), None))
+        logits = -np.sort(np.random.default_rng(seed).random(tops.shape))
+        made.append(Sequence(ids, PROMPT, 0.0, tops, logits, None, None))
     return made
 
 

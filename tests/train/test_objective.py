@@ -140,7 +140,9 @@ def test_losses_and_gradients_are_those_of_a_direct_computation(tmp_path, kind, 
     assert found["base"].item() == pytest.approx(base.item(), rel=2e-5)
     if kind == "dflash2":
         assert selector.item() > 0.01 and found["selector"].item() == pytest.approx(selector.item(), rel=2e-4)
-    (base + 0.7 * selector).backward()
+    total = base + 0.7 * selector
+    assert found["total"].item() == pytest.approx(total.item(), rel=2e-5)
+    total.backward()
     mine = dict(tree_flatten(gradients))
     assert mine.keys() == direct.w.keys()
     for name, parameter in direct.w.items():
