@@ -1,9 +1,9 @@
 """A new drafter begins as the best linear one.
 
-What a block's rows can see decides the next final row of the target to a large part linearly: the anchor's embedding, and the
-features of the token before it. Ridge regression finds that map in seconds, where gradient descent needs hours, so it
-is put into the new drafter's weights: `fc` keeps of the features what foretells, at one scale; heads look at the last token of the
-text or at the anchor; the first layer's values and outputs carry the map; all other outputs begin at zero.
+Much of the target's next final row follows linearly from what a block's rows can see, the anchor's embedding and the features
+of the token before it. Ridge regression finds that map in a minute, where gradient descent needs hours, so it is put into
+the new drafter's weights: `fc` keeps of the features what foretells, at one scale; heads look at the last token of the text
+or at the anchor; the first layer's values and outputs carry the map; all other outputs begin at zero.
 """
 
 import mlx.core as mx
