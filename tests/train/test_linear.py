@@ -96,7 +96,7 @@ def test_heads_look_at_the_last_token_of_the_text_and_at_the_anchor(made):
             weights[name].append(heads[np.arange(len(anchors)), :, place])
             best[name].append(heads.argmax(axis=-1) == place[:, None])
     for name in ("last", "anchor"):
-        assert np.concatenate(weights[name]).mean() > 0.4, name
+        assert np.concatenate(weights[name]).mean() > 0.5, name
         assert np.concatenate(best[name]).mean() > 0.8, name
 
 
@@ -104,9 +104,12 @@ def test_what_it_explains_is_told_of_texts_it_was_not_fitted_to(dense):
     """Few places and many inputs fit anything; of final rows that nothing foretells, nothing is explained."""
     target, texts, _ = dense
     assert linear.begin(new(target, texts[0]), target, texts, 0) > 0.4
-    rng = np.random.default_rng(0)
-    noise = [replace(each, rows=np.array(bits(mx.array(rng.normal(size=each.rows.shape))))) for each in texts]
-    assert linear.begin(new(target, texts[0]), target, noise, 0) < 0.05
+    told = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        noise = [replace(each, rows=np.array(bits(mx.array(rng.normal(size=each.rows.shape))))) for each in texts[:8]]
+        told.append(linear.begin(new(target, texts[0]), target, noise, seed))
+    assert np.mean(told) < 0.015
 
 
 @pytest.mark.parametrize("kept", [True, False])
