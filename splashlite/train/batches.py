@@ -17,9 +17,7 @@ class Recipe:
     texts: int  # in a batch
     anchors: int  # of each text
     block: int  # rows of a block, the anchor's included
-    columns: (
-        int | None
-    )  # random ones that a row chooses among beside those the batch needs; None for the whole vocabulary
+    columns: int | None  # random ones beside those that the batch needs; None for the whole vocabulary
     longest: int  # tokens of a text; what is beyond is cut off
     seed: int
 
@@ -38,7 +36,7 @@ class Mixture:
         self.held_out = [place for place in places if place[1] % held_out == held_out - 1]
         self.training = [place for place in places if place[1] % held_out != held_out - 1]
         self.tokens = sum(corpus.answer_tokens for corpus in corpora)
-        self._corpora = corpora
+        self._corpora, self._longest = corpora, longest
 
     @property
     def taps(self) -> tuple[int, ...]:
@@ -47,7 +45,7 @@ class Mixture:
     def some(self, count: int) -> list[Sequence]:
         """At most `count` texts for training, spread evenly."""
         step = -(-len(self.training) // count)
-        return [corpus[index] for corpus, index in self.training[::step]]
+        return [_shorter(corpus[index], self._longest) for corpus, index in self.training[::step]]
 
     def about(self) -> list[dict]:
         """What it is made of, as a run's record states it."""
@@ -80,21 +78,17 @@ def blocks(target: Target, texts: list[Sequence], anchors: np.ndarray, block: in
     valid = np.zeros((*anchors.shape, n), np.float32)
     soft_ids = np.zeros((*anchors.shape, n, top), np.uint32)
     soft_logits = np.zeros((*anchors.shape, n, top), np.float32)
-    judges = np.zeros((*anchors.shape, n), np.int32)
     for row, text in enumerate(texts):
         places = anchors[row][:, None] + np.arange(block)
         tokens[row] = text.tokens[np.minimum(places, len(text) - 1)]
         valid[row] = places[:, 1:] < len(text)
         judged = np.minimum(places[:, 1:], len(text) - 1) - text.prompt_length
         soft_ids[row], soft_logits[row] = text.top_ids[judged], text.top_logits[judged]
-        judges[row] = judged + text.prompt_length - 1
     labels, chosen = tokens[..., 1:], None
     if columns is not None:
         chosen, labels, soft_ids = _columns(columns, target.vocab_rows, labels, soft_ids, rng)
-    tapped, rows = seen(target, texts, length)
     return Blocks(
-        features=tapped,
-        rows=rows[mx.arange(len(texts))[:, None, None], mx.array(judges)],
+        features=features(target, texts, length),
         anchors=mx.array(anchors.astype(np.int32)),
         tokens=mx.array(tokens),
         valid=mx.array(valid),
@@ -106,20 +100,20 @@ def blocks(target: Target, texts: list[Sequence], anchors: np.ndarray, block: in
     )
 
 
-def seen(target: Target, texts: list[Sequence], length: int) -> tuple[mx.array, mx.array]:
-    """The target's features [S, length, taps x H] and final rows [S, length, H] of the texts, padded, as the corpus holds
-    them (of final rows the answers' alone) or computed here."""
+def features(target: Target, texts: list[Sequence], length: int) -> mx.array:
+    """The target's features of the texts, padded: [S, length, taps x H]; computed here where the corpus does not hold them."""
     if texts[0].features is not None:
-        tapped = [_placed(text.features, 0, length) for text in texts]
-        rows = [_placed(text.rows, text.prompt_length - 1, length) for text in texts]
-        return values(np.stack(tapped)), values(np.stack(rows))
+        rows = [np.pad(text.features, [(0, length + 1 - len(text)), (0, 0)]) for text in texts]
+        return values(np.stack(rows))
     ids = np.stack([np.pad(text.tokens[:-1], (0, length + 1 - len(text))) for text in texts])
-    rows, tapped = target.read(target.new_state(), mx.array(ids))
-    return mx.stop_gradient(tapped), mx.stop_gradient(rows)
+    return mx.stop_gradient(target.read(target.new_state(), mx.array(ids))[1])
 
 
-def _placed(rows: np.ndarray, begin: int, length: int) -> np.ndarray:
-    return np.pad(rows, [(begin, length - begin - len(rows)), (0, 0)])
+def final_rows(target: Target, text: Sequence) -> mx.array:
+    """The target's final rows behind a text's judged tokens, [A, H]; computed here where the corpus does not hold them."""
+    if text.rows is not None:
+        return values(text.rows)
+    return target.read(target.new_state(), mx.array(text.tokens[None, :-1]))[0][0, text.prompt_length - 1 :]
 
 
 def _shorter(text: Sequence, longest: int) -> Sequence:

@@ -12,17 +12,22 @@ import numpy as np
 from splashlite.drafter.dflash import Backbone
 from splashlite.errors import UsageError
 from splashlite.target import Target
-from splashlite.train.batches import blocks
+from splashlite.train.batches import blocks, final_rows
 from splashlite.train.corpus import Sequence
 from splashlite.train.forward import attended, sublayers
 from splashlite.train.objective import Blocks, embedded
 
 PLACES = 96  # anchors of each text
 LEAST = 64  # places in all of them together
-NUMBERS = 400_000_000  # places times inputs, at most: what a fit holds in memory
+TEXTS, NUMBERS = 512, 400_000_000  # at most: texts, and numbers of a fit's inputs, which are all in memory
 RIDGES = (0.01, 0.1, 1.0, 10.0)  # of the mean square of an input: the more, the fewer places there are to learn from
 SHARP = 2.0  # by which queries are longer than a fresh norm makes them, so that a head looks at one place
 NEAR, SLOW, FAST = (0.012, 0.8), 0.012, 0.15  # radians that a rotary pair turns per token
+
+
+def enough(target: Target) -> int:
+    """How many texts a fit for this target learns from."""
+    return max(1, min(TEXTS, NUMBERS // (PLACES * target.hidden_size * (len(target.taps) + 1))))
 
 
 def begin(drafter: Backbone, target: Target, texts: list[Sequence], seed: int) -> float:
@@ -35,18 +40,15 @@ def begin(drafter: Backbone, target: Target, texts: list[Sequence], seed: int) -
         raise UsageError("a drafter with one head for keys cannot begin as the linear one: use --random")
     rng = np.random.default_rng([seed, 3])
     shuffled = [texts[index] for index in rng.permutation(len(texts))]
-    most, places, seen = NUMBERS // (target.hidden_size * (len(drafter.config.target_layer_ids) + 1)), 0, []
-    for text in shuffled:
-        if len(text) > text.prompt_length + 1 and places < most:
-            seen.append(_seen(target, text, rng))
-            places += seen[-1].anchors.size
+    read = [_read(target, text, rng) for text in shuffled if len(text) > text.prompt_length + 1]
+    seen, places = [blocks for blocks, _ in read], sum(len(rows) for _, rows in read)
     if places < LEAST:
         raise UsageError(
             f"the answers have only {places} places to learn from and a linear beginning needs {LEAST}: "
             "make more data, or use --random"
         )
-    _project(drafter, target, seen)
-    rows = np.concatenate([np.array(each.rows[0, :, 0].astype(mx.float32)) for each in seen])
+    rows = np.concatenate([rows for _, rows in read])
+    _project(drafter, target, seen, rows)
     length = np.sqrt(np.square(rows).mean(axis=0))
     for layer in drafter.layers:
         layer.self_attn.q_norm.weight = mx.full(layer.self_attn.q_norm.weight.shape, SHARP)
@@ -61,18 +63,19 @@ def begin(drafter: Backbone, target: Target, texts: list[Sequence], seed: int) -
     return explained
 
 
-def _seen(target: Target, text: Sequence, rng: np.random.Generator) -> Blocks:
-    """One text with some of its places, as blocks of an anchor and one mask; every anchor has the answer before it."""
+def _read(target: Target, text: Sequence, rng: np.random.Generator) -> tuple[Blocks, np.ndarray]:
+    """Some places of one text, as blocks of an anchor and one mask, and the target's final row behind each anchor [A, H];
+    every anchor has the answer before it."""
     places = np.arange(text.prompt_length, len(text) - 1)
     anchors = np.sort(rng.permutation(places)[:PLACES])
-    return blocks(target, [text], anchors[None], 2)
+    rows = final_rows(target, text)[mx.array(anchors + 1 - text.prompt_length)]
+    return blocks(target, [text], anchors[None], 2), np.array(rows.astype(mx.float32))
 
 
-def _project(drafter: Backbone, target: Target, seen: list[Blocks]) -> None:
+def _project(drafter: Backbone, target: Target, seen: list[Blocks], rows: np.ndarray) -> None:
     """Of the features before an anchor, fc keeps what foretells the next final row, and one channel that is about constant."""
     before = np.concatenate([np.array(each.features[0, each.anchors[0] - 1].astype(mx.float32)) for each in seen])
     anchor = np.concatenate([_unit(np.array(embedded(drafter, target, each)[0, :, 0])) for each in seen])
-    rows = np.concatenate([np.array(each.rows[0, :, 0].astype(mx.float32)) for each in seen])
     before, anchor, rows = (each[: _cut(each)] for each in (before, anchor, rows))
     middle, spread = before.mean(axis=0), before.std(axis=0) + 1e-3
     inputs = np.concatenate([(before - middle) / spread, anchor, np.ones((len(rows), 1), np.float32)], axis=1)

@@ -25,7 +25,6 @@ class Blocks:
     """
 
     features: mx.array  # [S, L, taps x H]
-    rows: mx.array  # [S, A, n, H]: the target's final rows, of which its head makes the distributions
     anchors: mx.array  # [S, A] int32, positions
     tokens: mx.array  # [S, A, n + 1] uint32: the anchor, and the true tokens behind it
     valid: mx.array  # [S, A, n] float32: 1 where the text still goes on

@@ -22,8 +22,6 @@ from splashlite.train.corpus import About, Corpus
 from splashlite.train.fit import LOG, RUN, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
 
-SAMPLE = 512  # texts that the linear beginning is fitted to
-
 
 def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, features, seed) -> None:
     path, model, config, tokenizer = _target(target)
@@ -83,7 +81,8 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
     else:
         run.start()
     print(
-        f"{drafter.config.kind}, begun from {origin}; {len(mixture.training):,} answers, {len(run.exam)} held out for the examination"
+        f"{drafter.config.kind}, begun from {origin}; {len(mixture.training):,} answers, "
+        f"{len(run.exam)} held out for the examination"
     )
     with _shown("steps") as heard:
         run.go(heard)
@@ -150,8 +149,8 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
         copied=copied,
     )
     stated = start.configure(shape, target, taps)
-    some = mixture.some(SAMPLE)
-    rows = batches.seen(target, some[:1], len(some[0]) - 1)[0][0]
+    some = mixture.some(linear.enough(target))
+    rows = batches.features(target, some[:1], len(some[0]) - 1)[0]
     drafter = start.create(stated, shape, target, rows, options["seed"])
     if copied:
         return drafter, stated, f"the target's layers {', '.join(map(str, copied))}"

@@ -34,7 +34,7 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
     """config.json of a new drafter, as the published ones state it. Raises UsageError for a shape that does not fit."""
     text = target.config.get("text_config", target.config)
     hidden, heads = target.hidden_size, text["num_attention_heads"]
-    shared = text.get("num_key_value_heads", heads)
+    shared = text.get("num_key_value_heads", heads) if shape.copied else heads  # few layers have to fetch much
     if hidden % 16:
         raise UsageError(f"the target's hidden size {hidden} is no multiple of 16, the convolution's group size")
     rope = text.get("rope_parameters") or {}
@@ -53,9 +53,7 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
         "intermediate_size": text["intermediate_size"],
         "num_hidden_layers": shape.layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": shared
-        if shape.copied
-        else heads,  # a few layers have to fetch all that there is to know
+        "num_key_value_heads": shared,
         "head_dim": text.get("head_dim") or hidden // heads,
         "vocab_size": target.vocab_rows,
         "rms_norm_eps": text["rms_norm_eps"],

@@ -13,7 +13,7 @@ from test_data import Words, about
 from splashlite.drafter import load_drafter
 from splashlite.errors import UsageError
 from splashlite.train import data, linear, output, start
-from splashlite.train.batches import Mixture, Recipe, seen
+from splashlite.train.batches import Mixture, Recipe, features
 from splashlite.train.fit import LOG, Plan, Run
 from splashlite.train.objective import Objective
 from splashlite.train.simulate import simulate
@@ -47,7 +47,7 @@ def begin(made, kind="dflash2", seed=0, linearly=False):
     target, corpus = made
     shape = start.Shape(kind, layers=2, block=6, rank=8, top_k=4, window=None, mask_id=tiny.VOCAB - 1, copied=None)
     stated = start.configure(shape, target, corpus.about.taps)
-    rows = seen(target, [corpus[0]], len(corpus[0]) - 1)[0][0]
+    rows = features(target, [corpus[0]], len(corpus[0]) - 1)[0]
     drafter = start.create(stated, shape, target, rows, seed)
     if linearly:
         linear.begin(drafter, target, Mixture([corpus], held_out=8, longest=200).some(200), seed)

@@ -1,6 +1,7 @@
 """What a drafter that begins as the best linear one knows and looks at, and what it begins from."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import mlx.core as mx
 import numpy as np
@@ -12,7 +13,7 @@ from test_data import Words, about
 from splashlite.errors import UsageError
 from splashlite.target import Target
 from splashlite.train import data, linear, start
-from splashlite.train.batches import Mixture, blocks, seen
+from splashlite.train.batches import Mixture, blocks, features, final_rows
 from splashlite.train.corpus import bits
 from splashlite.train.forward import attended, hidden, sublayers
 from splashlite.train.objective import embedded
@@ -46,7 +47,7 @@ def new(target, text, kind="dflash2", layers=2, window=None, **stated):
     """A new drafter with heads of a usual width; `stated` replaces what its config.json says."""
     shape = start.Shape(kind, layers, BLOCK, 8, 4, window, tiny.VOCAB - 1, None)
     stated = start.configure(shape, target, tiny.TAPS) | {"head_dim": 64} | stated
-    return start.create(stated, shape, target, seen(target, [text], len(text) - 1)[0][0], 0)
+    return start.create(stated, shape, target, features(target, [text], len(text) - 1)[0], 0)
 
 
 def everywhere(target, text):
@@ -56,8 +57,9 @@ def everywhere(target, text):
 
 def missed(drafter, target, texts) -> tuple[float, float]:
     """Squared distances of the drafter's first rows from the target's in all these texts, and of the rows' own mean."""
-    places = [everywhere(target, text) for text in texts if len(text) > text.prompt_length + 1]
-    aims = np.concatenate([np.array(each.rows[0, :, 0].astype(mx.float32)) for each in places])
+    texts = [text for text in texts if len(text) > text.prompt_length + 1]
+    places = [everywhere(target, text) for text in texts]
+    aims = np.concatenate([np.array(final_rows(target, text)[1:].astype(mx.float32)) for text in texts])
     rows = [hidden(drafter, embedded(drafter, target, each), each.features, each.anchors)[0, :, 1] for each in places]
     return np.square(np.concatenate(rows) - aims).sum(), np.square(aims.mean(axis=0) - aims).sum()
 
@@ -143,6 +145,13 @@ def shortened(text, answered: int):
         text, tokens=text.tokens[:end], top_ids=text.top_ids[:answered], top_logits=text.top_logits[:answered],
         features=text.features[: end - 1], rows=text.rows[:answered],
     )  # fmt: skip
+
+
+def test_a_wide_target_is_fitted_to_fewer_texts(dense):
+    target, _, _ = dense
+    wide = SimpleNamespace(hidden_size=5120, taps=range(5))
+    assert linear.enough(target) == linear.TEXTS
+    assert 100 * linear.PLACES * 6 * 5120 < linear.enough(wide) * linear.PLACES * 6 * 5120 <= linear.NUMBERS
 
 
 def test_the_same_seed_begins_the_same(dense):
