@@ -4,11 +4,12 @@ every prompt class.
     python benchmarks/adaptive.py [--pair NAME] [--prompts 2] [--tokens N] [--minutes 14] [--json]
     python benchmarks/adaptive.py --scripted [--rates 30 60 90]
 
-Costs are measured anew before. A first round runs every way to decode on every prompt, for half of the tokens; the
-FINALISTS fastest of each class and adaptive decoding then race, round after round, until the time is up. A round goes through the
-prompts, and the ways take turns on each. The ratio is that of the speeds within one round, over all prompts of
-the class; the median over rounds is shown, against the finalist with the highest speed in them, and the spread of
-the rounds. Prompts whose text goes round in circles are passed over. Exit code 1 below BOUND.
+Costs are measured anew before. All ways to decode answer a prompt at the same time, in turns of SLICE tokens, each with a
+conversation of its own: a machine that is slower for some seconds is so for all of them. What a way began is computed
+before the next one's turn, and counts as its own time; reading the prompt and the first cycle do not count. Rounds go
+through all prompts until the time is up. The ratio is that of the times over all prompts of the class in all rounds,
+against the fastest other way; the spread is that of the rounds. Prompts whose text goes round in circles are
+passed over. Exit code 1 below BOUND.
 
 --scripted runs the real pair with a drafter whose tokens are overruled: each is right with the given
 probability, whatever came before, and the drafter's own pass still has to be paid. The speed-up over plain
@@ -34,15 +35,17 @@ import mlx.core as mx
 from splashlite.decode.cost import Costs, measure
 from splashlite.decode.survival import Survival
 from splashlite.drafter.draft import Draft
-from splashlite.engine import open_pair
+from splashlite.engine import Engine, open_pair
 from splashlite.evaluate.machine import Load
 from splashlite.evaluate.measure import ADAPTIVE, PLAIN, arms_of
 from splashlite.evaluate.numbers import LOOPING, distinct
 from splashlite.evaluate.prompts import DOCUMENT, encoded, shipped
 from splashlite.pairs.resolve import resolve
+from splashlite.sessions import Store
 
-FINALISTS = 3
-LEAST_ROUNDS = 3  # of the final, whatever the time
+SLICE = 8  # tokens of a turn, at least
+LEAST_ROUNDS = 3  # whatever the time
+STORE = 1 << 30  # bytes that the ways' conversations may keep of a prompt, which is read once
 BOUND = 0.97  # of the best other way's speed
 SCRIPTED_BOUND = 0.05
 
@@ -99,7 +102,7 @@ def chosen(engine, options) -> dict[str, list[list[int]]]:
         skipped = kind not in (options.classes or [kind]) or (options.scripted and kind == DOCUMENT)
         if skipped or len(found[kind]) == wanted:
             continue
-        text = speed(engine, ids, options.tokens, speculative=False)[1].tokens
+        text = plainly(engine, ids, options.tokens)
         if len(text) == options.tokens and distinct(text) >= LOOPING:
             found[kind].append(ids)
     found = {kind: prompts for kind, prompts in found.items() if prompts}
@@ -108,35 +111,26 @@ def chosen(engine, options) -> dict[str, list[list[int]]]:
     return found
 
 
-def speed(engine, ids: list[int], tokens: int, **arm):
-    """Milliseconds a token of one greedy reply, and the reply; what is not adaptive teaches the engine nothing."""
-    remembered = engine.survival
-    reply = engine.generate(ids, max_tokens=tokens, temperature=0, **arm)
-    if arm:
-        engine.survival = remembered
-    return reply.stats.decode_ms / max(reply.stats.completion_tokens, 1), reply
+def plainly(engine, ids: list[int], tokens: int) -> list[int]:
+    """Plain decoding's greedy text."""
+    return engine.generate(ids, max_tokens=tokens, temperature=0, speculative=False).tokens
 
 
 def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[str]]:
     """Adaptive decoding and the best other way, class by class, and which ratios leave the bound."""
-    arms = arms_of(engine.drafter.block_size, widths=True)
-    first = {kind: race(engine, few, arms, -(-options.tokens // 2), 0) for kind, few in prompts.items()}
-    final = {}
-    for kind in prompts:
-        others = sorted((name for name in arms if name != ADAPTIVE), key=lambda name: first[kind][name]["ms"])
-        final[kind] = {name: arms[name] for name in (ADAPTIVE, *others[:FINALISTS])}
-    rounds, took = [], 0.0
+    arms, rounds, took = arms_of(engine.drafter.block_size, widths=True), [], 0.0
     while len(rounds) < LEAST_ROUNDS or perf_counter() + took < options.stop:
         load.sample()
-        began, turn = perf_counter(), len(rounds) + 1
-        rounds.append({kind: race(engine, few, final[kind], options.tokens, turn) for kind, few in prompts.items()})
+        began, turn = perf_counter(), len(rounds)
+        rounds.append({kind: race(engine, few, arms, options.tokens, turn)[0] for kind, few in prompts.items()})
         took = perf_counter() - began
     rows, failed = [], []
     for kind, few in prompts.items():
         runs = [each[kind] for each in rounds]
-        typical = {name: median(run[name]["ms"] for run in runs) for name in final[kind]}
+        typical = {name: mean(run[name]["ms"] for run in runs) for name in arms}
         winner = min((name for name in typical if name != ADAPTIVE), key=typical.get)
         ratios = [run[winner]["ms"] / run[ADAPTIVE]["ms"] for run in runs]
+        ratio = typical[winner] / typical[ADAPTIVE]
         rows.append(
             {
                 "class": kind,
@@ -145,28 +139,73 @@ def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[s
                 "best other": winner,
                 "its tok/s": 1000 / typical[winner],
                 "adaptive tok/s": 1000 / typical[ADAPTIVE],
-                "adaptive/best": median(ratios),
+                "adaptive/best": ratio,
                 "rounds from": min(ratios),
                 "to": max(ratios),
-                "rows/cycle": median(run[ADAPTIVE]["rows"] for run in runs),
-                "parked": median(run[ADAPTIVE]["parked"] for run in runs),
+                "rows/cycle": mean(run[ADAPTIVE]["rows"] for run in runs),
+                "parked": mean(run[ADAPTIVE]["parked"] for run in runs),
+                "adaptive/plain": typical[PLAIN] / typical[ADAPTIVE],
             }
         )
-        if median(ratios) < BOUND:
-            failed.append(f"{kind}: adaptive decoding has {median(ratios):.3f} of the speed of {winner}")
+        if ratio < BOUND:
+            failed.append(f"{kind}: adaptive decoding has {ratio:.3f} of the speed of {winner}")
     return rows, failed
 
 
-def race(engine, prompts: list[list[int]], arms: dict[str, dict], tokens: int, turn: int) -> dict[str, dict]:
-    """One round of a class: of each way the milliseconds a token over all prompts, its rows per cycle and parked share."""
-    names, ms, stats = list(arms), defaultdict(float), defaultdict(list)
+class Running:
+    """One way to decode a prompt, as far as it has come."""
+
+    def __init__(self, engine, store: Store, ids: list[int], tokens: int, arm: dict):
+        self.engine = Engine(
+            engine.target, engine.drafter, None, sampling=engine.sampling, context=engine.context,
+            eos_ids=engine.eos_ids, costs=engine.costs, store=store,
+        )
+        self.engine.survival = engine.survival
+        self.pieces = self.engine.stream(ids, max_tokens=tokens, temperature=0, **arm)
+        self.tokens, self.counted, self.seconds, self.stats, self.over = [], 0, 0.0, None, False
+
+    def begin(self) -> None:
+        """Read the prompt and run the first cycle."""
+        self._take(next(self.pieces))
+        mx.synchronize()
+
+    def turn(self) -> None:
+        """Decode at least SLICE more tokens, and compute what was begun."""
+        began, wanted = perf_counter(), len(self.tokens) + SLICE
+        while not self.over and len(self.tokens) < wanted:
+            piece = next(self.pieces)
+            self.counted += len(piece.tokens)
+            self._take(piece)
+        mx.synchronize()
+        self.seconds += perf_counter() - began
+
+    def _take(self, piece) -> None:
+        self.tokens += piece.tokens
+        self.stats, self.over = piece.stats, piece.finish_reason is not None
+
+
+def race(engine, prompts: list[list[int]], arms: dict[str, dict], tokens: int, turn: int) -> tuple[dict, dict]:
+    """One round of a class: of each way the milliseconds a token over all prompts, its rows per cycle and parked share; and
+    each way's texts. Only the adaptive way teaches the engine what drafts are worth."""
+    ms, stats, texts = defaultdict(float), defaultdict(list), defaultdict(list)
     for number, ids in enumerate(prompts):
-        shift = (turn + number) % len(names)
-        for name in names[shift:] + names[:shift]:
-            took, reply = speed(engine, ids, tokens, **arms[name])
-            ms[name] += took / len(prompts)
-            stats[name].append(reply.stats)
-    return {name: {"ms": ms[name]} | shares(stats[name]) for name in names}
+        store = Store(STORE)
+        running = {name: Running(engine, store, ids, tokens, arm) for name, arm in arms.items()}
+        for each in running.values():
+            each.begin()
+        names, shift = list(running), turn + number
+        while not all(each.over for each in running.values()):
+            shift += 1
+            for at in range(len(names)):
+                each = running[names[(at + shift) % len(names)]]
+                if not each.over:
+                    each.turn()
+        for name, each in running.items():
+            ms[name] += 1000 * each.seconds / each.counted / len(prompts)
+            stats[name].append(each.stats)
+            texts[name].append(each.tokens)
+        engine.survival = running[ADAPTIVE].engine.survival
+    return {name: {"ms": ms[name]} | shares(stats[name]) for name in arms}, texts
 
 
 def shares(stats: list) -> dict[str, float]:
@@ -202,31 +241,30 @@ def scripted(engine, prompts: dict, options, load: Load) -> tuple[list[dict], li
     """Measured and predicted speed-up for drafts of known quality, and which of them are too far apart; a text that
     parts at a near tie is left out."""
     real, rows, failed = engine.drafter, [], []
+    arms = {PLAIN: {"speculative": False}, ADAPTIVE: {}}
     every = [ids for few in prompts.values() for ids in few]
-    texts = [(ids, speed(engine, ids, options.tokens, speculative=False)[1].tokens) for ids in every]
+    texts = [(ids, plainly(engine, ids, options.tokens)) for ids in every]
     middle = round(mean(len(ids) for ids in every)) + options.tokens // 2
     share = (options.stop - perf_counter()) / len(options.rates)
     for number, per_cent in enumerate(options.rates):
         stop = options.stop - share * (len(options.rates) - 1 - number)
         engine.drafter = drafter = Scripted(real, per_cent / 100, random.Random(per_cent))
-        engine.survival, stats, parted, took = Survival(real.block_size - 1), [], 0, 0.0
+        engine.survival, stats, took = Survival(real.block_size - 1), [], 0.0
         factors, promised, right, judged = [], [], 0, 0
         while len(factors) < LEAST_ROUNDS or perf_counter() + took < stop:
             load.sample()
             began, ms, parted, drafter.right, drafter.judged = perf_counter(), defaultdict(float), 0, 0, 0
             engine.costs = measure(engine.target, real, context=middle)
             for turn, (ids, text) in enumerate(texts, start=len(factors)):
-                drafter.truth, replies, luck = ids + text, {}, (drafter.right, drafter.judged)
-                arms = {PLAIN: {"speculative": False}, ADAPTIVE: {}}
-                for name in sorted(arms, reverse=turn % 2 == 0):
-                    replies[name] = speed(engine, ids, options.tokens, **arms[name])
-                if replies[ADAPTIVE][1].tokens != text:
+                drafter.truth, luck = ids + text, (drafter.right, drafter.judged)
+                raced, told = race(engine, [ids], arms, options.tokens, turn)
+                if told[ADAPTIVE][0] != text:
                     parted += 1
                     drafter.right, drafter.judged = luck
                     continue
-                stats.append(replies[ADAPTIVE][1].stats)
-                for name, (took_ms, _) in replies.items():
-                    ms[name] += took_ms
+                stats.append(raced[ADAPTIVE])
+                for name in arms:
+                    ms[name] += raced[name]["ms"]
             took = perf_counter() - began
             if not ms:
                 raise SystemExit(f"no reply of {options.tokens} tokens kept plain decoding's text: ask for fewer")
@@ -247,7 +285,7 @@ def scripted(engine, prompts: dict, options, load: Load) -> tuple[list[dict], li
                 "rounds from": min(ratios),
                 "to": max(ratios),
             }
-            | shares(stats)
+            | {name: mean(each[name] for each in stats) for name in ("rows", "parked")}
         )
         if abs(off - 1) > SCRIPTED_BOUND:
             failed.append(f"{per_cent}%: {off:.3f} of the predicted speed-up over plain decoding")

@@ -9,11 +9,14 @@ import ctypes
 import ctypes.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from splashlite.errors import UsageError
 
 _found = "not chosen yet"
 _problem: UsageError | None = None
+_loaded: ctypes.CDLL | None = None  # OpenBLAS
 
 
 def load() -> None:
@@ -36,7 +39,7 @@ def check() -> None:
 
 
 def _load() -> None:
-    global _found
+    global _found, _loaded
     if sys.platform != "linux":
         _found = "Accelerate"
         return
@@ -51,12 +54,25 @@ def _load() -> None:
         return
     name = ctypes.util.find_library("openblas")
     if name:
-        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        _loaded = ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
         _found = "OpenBLAS"
     elif wanted == "openblas":
         raise UsageError("SPLASHLITE_BLAS=openblas, but no libopenblas was found: install it (Debian: apt-get install libopenblas0)")
     else:
         _found = "reference (OpenBLAS is up to 20 times faster: apt-get install libopenblas0)"
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Each product on the thread that asks for it, for when several threads compute products of their own."""
+    before = _loaded.openblas_get_num_threads() if _loaded is not None else 0
+    if before:
+        _loaded.openblas_set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before:
+            _loaded.openblas_set_num_threads(before)
 
 
 def found() -> str:

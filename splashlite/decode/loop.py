@@ -16,6 +16,7 @@ from splashlite.errors import SplashliteError
 from splashlite.target.target import Target
 
 PENDING = 16  # plain cycles' feature rows that may wait for the drafter before they are projected on their own
+SLOW_READER = 0.1  # share of a cycle's time
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class Loop:
     constraint: object | None = None
     timing: bool = False
     _last_read: float = 0.0
+    _waited: float = 0.0  # seconds of the last read
+    _away: float = 0.0  # seconds that the reader kept the last step before asking for the next
+    _returned: float = 0.0  # when it asked
 
     def cycles(self, budget: int) -> Iterator[Step]:
         """Commit tokens until the budget is spent or an end token comes. However it ends, the session holds what was
@@ -90,7 +94,10 @@ class Loop:
                 self._commit(cycle, tokens, ahead)
                 self._learn(cycle, accepted)
                 budget -= len(tokens)
+                given = perf_counter()
                 yield Step(tokens, [i < accepted for i in range(len(tokens))], self._report(cycle, len(tokens)))
+                self._returned = perf_counter()
+                self._away = self._returned - given
                 if budget <= 0 or ended is not None:
                     break
                 cycle = ahead or self._launch(mx.array(tokens[-1:], mx.uint32), self._rows(budget))
@@ -156,7 +163,9 @@ class Loop:
 
     def _read(self, cycle: Cycle) -> list[int]:
         """The cycle's only host synchronisation."""
+        began = perf_counter()
         count, *tokens = cycle.verdict.tolist()
+        self._waited = perf_counter() - began
         self.stats.syncs += 1
         if count < 0:
             raise SplashliteError(
@@ -177,8 +186,15 @@ class Loop:
         self.stats.count(accepted, cycle.rows)
         now = perf_counter()
         if self.drafter is not None:
-            self.width.observe(cycle.rows, accepted, (now - max(cycle.began, self._last_read)) * 1000)
+            self.width.observe(cycle.rows, accepted, self._took(cycle, now))
         self._last_read = now
+
+    def _took(self, cycle: Cycle, now: float) -> float | None:
+        """Milliseconds of a cycle; None for one that was done before a slow reader asked for it."""
+        seconds = now - max(cycle.began, self._last_read)
+        kept = self._away if cycle.began < self._returned else 0.0
+        unknown = kept > SLOW_READER * seconds and self._waited < SLOW_READER * seconds
+        return None if unknown else seconds * 1000
 
     def _report(self, cycle: Cycle, count: int) -> list[TokenLogprob] | None:
         if cycle.logprobs is None:

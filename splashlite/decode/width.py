@@ -32,7 +32,7 @@ class Fixed:
         """Rows of the next cycle when `budget` more tokens are wanted: a cycle of r rows commits at most r tokens."""
         return min(self.rows, budget)
 
-    def observe(self, rows: int, accepted: int, ms: float) -> None:
+    def observe(self, rows: int, accepted: int, ms: float | None) -> None:
         """A cycle of `rows` rows kept `accepted` drafts and took `ms`."""
 
     def reason(self) -> str:
@@ -74,19 +74,24 @@ class Adaptive:
             return 1
         return min(rows, budget)
 
-    def observe(self, rows: int, accepted: int, ms: float) -> None:
-        """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`; a cycle of unusual length hardly counts."""
-        ratio = ms / self.ms[rows - 1]
-        step = min(max(ratio, 0.8), 1.25) ** DRIFT
-        if self.comparing and ratio < 1:
-            step = max(ratio, 0.5)  # seen once in a while, and nothing makes a cycle shorter than it has to be
+    def observe(self, rows: int, accepted: int, ms: float | None) -> None:
+        """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`, None where that is not known."""
+        if ms is not None:
+            self._time(rows, ms)
         self.comparing = False
-        self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
         if rows > 1:
             odds = prod(self.survival.rates()[: rows - 1])
             self.survival.observe(rows - 1, accepted)
             if accepted < rows - 1 or odds > UNLIKELY:
                 self._consider_parking()
+
+    def _time(self, rows: int, ms: float) -> None:
+        """Let the costs drift; a cycle of unusual length hardly counts."""
+        ratio = ms / self.ms[rows - 1]
+        step = min(max(ratio, 0.8), 1.25) ** DRIFT
+        if self.comparing and ratio < 1:
+            step = max(ratio, 0.5)  # seen once in a while, and nothing makes a cycle shorter than it has to be
+        self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
 
     def _consider_parking(self) -> None:
         hoped = max(tokens / ms for tokens, ms in zip(self.survival.expected_tokens(DOUBT)[1:], self.ms[1:]))

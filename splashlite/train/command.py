@@ -8,7 +8,7 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path)
 TARGET = click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
 SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-NEW = ["kind", "layers", "block", "rank", "window", "mask_id", "copied", "fresh"]  # what shapes a new drafter
+NEW = ["kind", "layers", "rank", "window", "mask_id", "copied", "fresh"]  # what shapes a new drafter
 
 
 def refuse(context: click.Context, names: list[str], why: str) -> None:
@@ -119,9 +119,7 @@ def data(context, folder, target, prompts, **options):
 @click.option(
     "--block",
     type=click.IntRange(min=2),
-    default=8,
-    show_default=True,
-    help="Rows of a new drafter's block: the anchor and the drafts.",
+    help="Rows of a block: the anchor and the drafts.  [default: 8, or as trained before]",
 )
 @click.option("--rank", type=click.IntRange(min=1), default=64, show_default=True, help="Of a new drafter's selector.")
 @click.option(

@@ -2,8 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -19,6 +20,8 @@ from splashlite.target import Target
 from splashlite.train.batches import Mixture, Recipe, batch
 from splashlite.train.objective import Blocks, Objective, losses
 from splashlite.train.simulate import Acceptance, simulate
+from splashlite.train.spread import published
+from splashlite.train.workers import Workers
 
 RUN = "run"  # the folder of a run, inside that of its drafter
 LOG, STATE, WHAT, BEST = "log.jsonl", "state.safetensors", "run.json", "best.safetensors"
@@ -48,6 +51,7 @@ class Run:
     def __init__(self, folder: Path, plan: Plan, drafter: Backbone, target: Target, mixture: Mixture):
         self.folder, self.plan, self.drafter, self.target, self.mixture = folder, plan, drafter, target, mixture
         self.step, self.longest = 0, 0.0
+        self.workers = Workers(plan.accumulate)
         self.optimizer = optim.AdamW(schedule(plan), betas=[0.9, 0.95], weight_decay=plan.decay)
         self.optimizer.init(drafter.trainable_parameters())
         greedy = [(corpus, index) for corpus, index in mixture.held_out if corpus[index].temperature == 0]
@@ -107,11 +111,9 @@ class Run:
 
     def _step(self) -> dict[str, float]:
         sums, total = None, {}
-        for part in range(self.plan.accumulate):
-            blocks = batch(self.mixture, self.target, self.plan.recipe, self.step * self.plan.accumulate + part)
-            found, gradients = self._gradients(blocks)
+        for found, gradients in self._parts():
             sums = gradients if sums is None else tree_map(mx.add, sums, gradients)
-            mx.eval(sums, found)
+            mx.eval(sums)
             for name, value in found.items():
                 total[name] = total.get(name, 0.0) + value.item() / self.plan.accumulate
         gradients = tree_map(lambda each: each / self.plan.accumulate, sums)
@@ -120,14 +122,20 @@ class Run:
         mx.eval(self.drafter.parameters(), self.optimizer.state)
         return total | {"norm": norm.item(), "rate": self.optimizer.learning_rate.item()}
 
+    def _parts(self) -> Iterator[tuple[dict[str, mx.array], dict]]:
+        """Losses and gradients of the step's batches, in their order; as many at once as there are workers."""
+        first = self.step * self.plan.accumulate
+        for begin in range(0, self.plan.accumulate, self.workers.count):
+            places = range(begin, min(begin + self.workers.count, self.plan.accumulate))
+            yield from self.workers.run([partial(self._part, first + place) for place in places])
+
+    def _part(self, number: int):
+        """The graph of one batch's losses and gradients."""
+        return self._gradients(batch(self.mixture, self.target, self.plan.recipe, number))
+
     def _gradients(self, blocks: Blocks):
         """Losses and gradients of a batch: the forward pass in the plan's type, over float32 weights."""
-        dtype, weights, kept = (
-            getattr(mx, self.plan.dtype),
-            self.drafter.trainable_parameters(),
-            self.drafter.parameters(),
-        )
-        self.drafter.update(tree_map(lambda each: each.astype(dtype), kept))
+        dtype, weights = getattr(mx, self.plan.dtype), self.drafter.trainable_parameters()
 
         def run(weights):
             self.drafter.update(tree_map(lambda each: each.astype(dtype), weights))
@@ -135,7 +143,7 @@ class Run:
             return found["total"], found
 
         (_, found), gradients = mx.value_and_grad(run)(weights)
-        self.drafter.update(kept)
+        self.drafter.update(weights)
         return found, gradients
 
     def _evaluate(self) -> Acceptance:
@@ -143,7 +151,7 @@ class Run:
         self._log({"step": self.step, "acceptance": asdict(accepted)})
         if accepted.length > self.longest:
             self.longest = accepted.length
-            save(self.folder / BEST, dict(tree_flatten(self.drafter.parameters())), {"step": str(self.step)})
+            save(self.folder / BEST, published(self.drafter), {"step": str(self.step)})
         state = {"drafter": self.drafter.parameters(), "optimizer": self.optimizer.state}
         save(self.folder / STATE, dict(tree_flatten(state)), {"step": str(self.step), "longest": repr(self.longest)})
         return accepted

@@ -1,8 +1,9 @@
 """The drafter over many blocks at once, as the objective needs it: same weights, same arithmetic, and gradients.
 
 Every block [anchor, MASK x n] stands at its anchor's position in one text, sees the text strictly before its anchor and
-itself, and no other block. Scores against the text and scores inside the blocks are computed apart and normalised
-together, so the mask's empty part, block against block, is never computed. S texts of L tokens, A blocks of R rows each.
+itself, and no other block. Weights on the text and weights inside the blocks are computed apart and normalised together
+behind the values, so the mask's empty part, block against block, is never computed, and nothing large is copied. S texts
+of L tokens, A blocks of R rows each.
 """
 
 import mlx.core as mx
@@ -30,8 +31,7 @@ def sublayers(
     for layer in drafter.layers[:layers]:
 
         def attend(u, run=layer.self_attn):
-            weights = attended(run, u, context, anchors)
-            return _carried(run, weights, u, context)
+            return _carried(run, u, context, *attended(run, u, context, anchors))
 
         two = drafter.config.kind == "dflash2"
         x = _sublayer(layer.attention_conv if two else None, attend, x, layer.input_layernorm(x))
@@ -74,38 +74,41 @@ def _mlp(mlp):
     return lambda u: mlp.down_proj(swiglu(mlp.gate_proj(u), mlp.up_proj(u)))
 
 
-def attended(attention: Attention, u: mx.array, context: mx.array, anchors: mx.array) -> mx.array:
-    """How much each head of each block row looks at every token of its text and at every row of its block:
-    u [S x A, R, H], context [S, L, H] and anchors [S, A] -> [S x A, heads, R, L + R]."""
+def attended(attention: Attention, u: mx.array, context: mx.array, anchors: mx.array) -> tuple[mx.array, mx.array, mx.array]:
+    """How much each head of each block row looks at every token of its text [S, shared, group, A, R, L] and at every row of
+    its block [S, shared, group, A, R, R], not yet divided by the sums of both [S, shared, group, A, R, 1]; `shared` heads
+    for keys with `group` for queries each. u [S x A, R, H], context [S, L, H], anchors [S, A]."""
     (S, A), (N, R, _), L = anchors.shape, u.shape, context.shape[1]
-    heads, shared = attention.heads, attention.kv_heads
-    group, places = heads // shared, anchors.reshape(-1)
+    shared, places = attention.kv_heads, anchors.reshape(-1)
+    group = attention.heads // shared
     seen, own = sight(anchors, L, R, attention.window, attention.causal)
 
     queries = _heads(attention, attention.q_proj(u), attention.q_norm, places) * attention.head_dim**-0.5
     keys = _heads(attention, attention.k_proj(u), attention.k_norm, places)
     text_keys = _heads(attention, attention.k_proj(context), attention.k_norm, 0)
 
-    outside = _by_text(queries, S, shared) @ text_keys.swapaxes(-1, -2)
-    outside = outside.reshape(S, shared, group, A, R, L).transpose(0, 3, 1, 2, 4, 5)
-    outside = mx.where(seen[:, :, None, None], outside, -mx.inf).reshape(N, heads, R, L)
+    by_text = queries.reshape(S, A, shared, group, R, -1).transpose(0, 2, 3, 1, 4, 5)
+    outside = by_text.reshape(S, shared, group * A * R, -1) @ text_keys.swapaxes(-1, -2)
+    outside = mx.where(seen[:, None, None], outside.reshape(S, shared, group, A, R, L), -mx.inf)
     inside = queries.reshape(N, shared, group * R, -1) @ keys.swapaxes(-1, -2)
-    inside = inside.reshape(N, heads, R, R)
+    inside = inside.reshape(S, A, shared, group, R, R).transpose(0, 2, 3, 1, 4, 5)
     if own is not None:
         inside = mx.where(own, inside, -mx.inf)
-    return mx.softmax(mx.concatenate([outside, inside], axis=-1), axis=-1, precise=True)
+
+    top = mx.maximum(outside.max(axis=-1, keepdims=True), inside.max(axis=-1, keepdims=True))
+    outside, inside = (mx.exp(each.astype(mx.float32) - mx.stop_gradient(top)) for each in (outside, inside))
+    return outside, inside, outside.sum(axis=-1, keepdims=True) + inside.sum(axis=-1, keepdims=True)
 
 
-def _carried(attention: Attention, weights: mx.array, u: mx.array, context: mx.array) -> mx.array:
-    """What rows u [S x A, R, H] receive of the values they look at, [S x A, R, H]."""
-    S, L, _ = context.shape
-    (N, heads, R, _), shared, D = weights.shape, attention.kv_heads, attention.head_dim
+def _carried(attention: Attention, u: mx.array, context: mx.array, outside: mx.array, inside: mx.array, sums: mx.array):
+    """What rows u [S x A, R, H] receive of the values that they look at, [S x A, R, H]."""
+    S, shared, group, A, R, L = outside.shape
     values, text_values = _heads(attention, attention.v_proj(u)), _heads(attention, attention.v_proj(context))
-    from_text = _by_text(weights[..., :L], S, shared) @ text_values
-    from_text = from_text.reshape(S, shared, heads // shared, N // S, R, D).transpose(0, 3, 4, 1, 2, 5)
-    own = weights[..., L:].reshape(N, shared, heads // shared * R, R) @ values
-    own = own.reshape(N, heads, R, D).transpose(0, 2, 1, 3)
-    return attention.o_proj(from_text.reshape(N, R, heads * D) + own.reshape(N, R, heads * D))
+    from_text = outside.astype(u.dtype).reshape(S, shared, group * A * R, L) @ text_values
+    within = inside.astype(u.dtype).transpose(0, 3, 1, 2, 4, 5).reshape(S * A, shared, group * R, R) @ values
+    within = within.reshape(S, A, shared, group, R, -1).transpose(0, 2, 3, 1, 4, 5)
+    received = (from_text.reshape(within.shape) + within) / sums.astype(u.dtype)
+    return attention.o_proj(received.transpose(0, 3, 4, 1, 2, 5).reshape(S * A, R, -1))
 
 
 def _heads(attention: Attention, rows: mx.array, norm=None, places=None) -> mx.array:
@@ -113,10 +116,3 @@ def _heads(attention: Attention, rows: mx.array, norm=None, places=None) -> mx.a
     rows = rows.reshape(*rows.shape[:2], -1, attention.head_dim)
     rows = (rows if norm is None else norm(rows)).transpose(0, 2, 1, 3)
     return rows if places is None else attention.rope(rows, offset=places)
-
-
-def _by_text(rows: mx.array, S: int, shared: int) -> mx.array:
-    """[S x A, heads, R, last] -> [S, shared, group x A x R, last]: all that meets the same keys of a text."""
-    N, heads, R, last = rows.shape
-    rows = rows.reshape(S, N // S, shared, heads // shared, R, last).transpose(0, 2, 3, 1, 4, 5)
-    return rows.reshape(S, shared, heads // shared * (N // S) * R, last)

@@ -167,9 +167,11 @@ def _inputs(drafter: Backbone, target: Target, blocks: Blocks, place: int) -> mx
 def _mixture(drafter: Backbone, target: Target, blocks: Blocks, head: int) -> np.ndarray:
     """What a head's weights make of everything the mask's row sees, before any value: [A, H]."""
     block, text = _inputs(drafter, target, blocks, 0), drafter.project(blocks.features)
-    weights = attended(drafter.layers[0].self_attn, block, text, blocks.anchors)[:, head, 1]
-    L = text.shape[1]
-    return np.array(weights[:, :L] @ text[0] + (weights[:, None, L:] @ block)[:, 0])
+    attention = drafter.layers[0].self_attn
+    shared, query = divmod(head, attention.heads // attention.kv_heads)
+    parts = attended(attention, block, text, blocks.anchors)
+    outside, inside, sums = (part[0, shared, query, :, 1] for part in parts)
+    return np.array((outside @ text[0] + (inside[:, None] @ block)[:, 0]) / sums)
 
 
 def _forms(kinds: list[np.ndarray]) -> np.ndarray:

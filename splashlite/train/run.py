@@ -1,6 +1,5 @@
 """From the command line's options to a corpus or a drafter, with progress on the way."""
 
-import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,14 +12,17 @@ from splashlite.pairs.check import check_match
 from splashlite.pairs.fetch import fetch
 from splashlite.pairs.resolve import resolve, target_id
 from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
+from splashlite.pairs.weights import read_json
 from splashlite.target import Target, load_target
 from splashlite.target.load import on_cpu
-from splashlite.train import batches, linear, output, start
+from splashlite.train import batches, linear, output, spread, start
 from splashlite.train import data as making
 from splashlite.train import plot as picture
 from splashlite.train.corpus import About, Corpus
 from splashlite.train.fit import LOG, RUN, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
+
+BLOCK = 8  # rows of a new drafter's
 
 
 def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, features, seed) -> None:
@@ -72,6 +74,7 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
     if not mixture.training:
         raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
     drafter, stated, origin = _begin(tapped, tokenizer, mixture, begin, fresh, copied, options)
+    spread.widen(drafter, tapped, mixture.some(spread.TEXTS))
     plan = _plan(options, drafter.block_size)
     run = Run(folder / RUN, plan, drafter, tapped, mixture)
     if resume:
@@ -136,12 +139,12 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
                 f"{begin} reads layers {drafter.config.target_layer_ids}, the data hold the features of {taps}: "
                 f"make data with --taps {','.join(map(str, drafter.config.target_layer_ids))}"
             )
-        drafter.fc.freeze()
-        return drafter, json.loads((begin / "config.json").read_text()), f"the drafter {begin.name}"
+        stated = start.lengthened(read_json(begin / "config.json"), drafter, options["block"])
+        return drafter, stated, f"the drafter {begin.name}"
     shape = start.Shape(
         kind=options["kind"],
         layers=options["layers"],
-        block=options["block"],
+        block=options["block"] or BLOCK,
         rank=options["rank"],
         top_k=16,
         window=options["window"],
@@ -157,7 +160,6 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
     if fresh:
         return drafter, stated, "random layers"
     explained = linear.begin(drafter, target, some, options["seed"])
-    drafter.fc.freeze()
     return drafter, stated, f"the best linear drafter ({explained:.0%} of the final rows' variance)"
 
 

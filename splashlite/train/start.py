@@ -1,6 +1,6 @@
 """The drafter that training begins with: a new one in the published format, or one that is trained further."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 from mlx import nn
@@ -73,6 +73,16 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
         "num_target_layers": target.num_layers,
         "dflash_config": own,
     }
+
+
+def lengthened(stated: dict, drafter: Backbone, block: int | None) -> dict:
+    """A drafter's config.json with blocks of `block` rows, which the drafter then has as well; None leaves both as they are."""
+    if block is None:
+        return stated
+    drafter.config = replace(drafter.config, block_size=block)
+    holder = stated if "block_size" in stated else stated["dflash_config"]
+    holder["block_size"] = block
+    return stated
 
 
 def create(config: dict, shape: Shape, target: Target, rows: mx.array, seed: int) -> Backbone:

@@ -2,6 +2,7 @@
 
 import random
 import re
+import time
 
 import pytest
 from toychain import BLOCK, ChainDrafter, chain_engine, tables
@@ -115,6 +116,21 @@ def test_plain_cycles_that_were_computed_ahead_do_not_make_plain_decoding_look_f
         ahead = rows == 1 and not policy.comparing and policy.until_probe % 9 == 0
         policy.observe(rows, 0, 0.2 if ahead else CPU.cycle_ms()[rows - 1])
     assert policy.ms[0] > 0.75 * CPU.verify_ms[0]
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.03])
+def test_a_slow_reader_does_not_make_plain_decoding_look_dear(monkeypatch, pause):
+    """Parked cycles run while the reader is away: how long it was away says nothing about their cost."""
+    policies = []
+    monkeypatch.setattr("splashlite.decode.width.Adaptive", lambda *about: policies.append(Adaptive(*about)) or policies[-1])
+    engine = chain_engine(ChainDrafter(tables()[1]))
+    engine.costs = Costs((5.0,) * BLOCK, (0.0,) + (200.0,) * (BLOCK - 1))  # parks at once
+    stats = None
+    for piece in engine.stream([3, 1], max_tokens=80, temperature=0):
+        time.sleep(pause)
+        stats = piece.stats
+    assert stats.parked_cycles > 60
+    assert policies[0].ms[0] <= 5.0
 
 
 def test_comparing_costs_little_where_drafting_wins():

@@ -11,9 +11,9 @@ from mlx.utils import tree_flatten
 from test_data import Words, about
 
 from splashlite.drafter import load_drafter
-from splashlite.errors import UsageError
-from splashlite.train import data, linear, output, start
-from splashlite.train.batches import Mixture, Recipe, features
+from splashlite.errors import SplashliteError, UsageError
+from splashlite.train import data, linear, output, spread, start
+from splashlite.train.batches import Mixture, Recipe, batch, features
 from splashlite.train.fit import LOG, Plan, Run
 from splashlite.train.objective import Objective
 from splashlite.train.simulate import simulate
@@ -43,15 +43,16 @@ def answers(tmp_path_factory, tokens: int):
 
 
 def begin(made, kind="dflash2", seed=0, linearly=False):
-    """A new drafter with its config.json: random, or the best linear one, whose feature projection stays as it is."""
+    """A new drafter with its config.json: random, or the best linear one, trained in spreads."""
     target, corpus = made
     shape = start.Shape(kind, layers=2, block=6, rank=8, top_k=4, window=None, mask_id=tiny.VOCAB - 1, copied=None)
     stated = start.configure(shape, target, corpus.about.taps)
     rows = features(target, [corpus[0]], len(corpus[0]) - 1)[0]
     drafter = start.create(stated, shape, target, rows, seed)
     if linearly:
-        linear.begin(drafter, target, Mixture([corpus], held_out=8, longest=200).some(200), seed)
-        drafter.fc.freeze()
+        texts = Mixture([corpus], held_out=8, longest=200).some(200)
+        linear.begin(drafter, target, texts, seed)
+        spread.widen(drafter, target, texts)
     return drafter, stated
 
 
@@ -149,7 +150,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dty
         first.go(stop)
     fresh, _ = begin(made, seed=9)  # everything must come from the checkpoint
     if linearly:
-        fresh.fc.freeze()
+        spread.widen(fresh, made[0], [made[1][0]])
     second = run_in(tmp_path / "cut", made, plan, fresh)
     second.resume()
     assert second.step == 4
@@ -157,8 +158,50 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dty
     assert log(tmp_path / "cut") == log(tmp_path / "whole")
     for name, array in weights(whole).items():
         assert array.dtype == np.float32 and np.array_equal(weights(fresh)[name], array), name
-        assert np.array_equal(begun[name], array) == (linearly and name == "fc.weight"), name
+        assert np.array_equal(begun[name], array) == (name in ("fc.start", "fc.middle", "fc.spread")), name
     assert all(np.array_equal(a, b) for a, b in zip(run.best()[0].values(), second.best()[0].values(), strict=True))
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("kind", ["dflash2", "dflash"])
+def test_batches_side_by_side_are_batches_one_after_the_other(tmp_path, monkeypatch, made, kind):
+    """Five batches a step, computed by one worker and by three: the same losses and the same weights."""
+    runs, plan = {}, replace(PLAN, steps=4, check=4, accumulate=5)
+    for cores in (1, 3):
+        monkeypatch.setattr("splashlite.train.workers.cores", lambda cores=cores: cores)
+        drafter, _ = begin(made, kind)
+        run = run_in(tmp_path / f"{cores}", made, plan, drafter)
+        assert run.workers.count == cores
+        run.start()
+        run.go(quiet)
+        runs[cores] = log(tmp_path / f"{cores}"), weights(drafter)
+    assert runs[1][0] == runs[3][0]
+    for name, array in runs[1][1].items():
+        assert np.array_equal(array, runs[3][1][name]), name
+
+
+def test_what_goes_wrong_in_one_of_the_batches_is_said(tmp_path, monkeypatch, made):
+    monkeypatch.setattr("splashlite.train.workers.cores", lambda: 2)
+    run = run_in(tmp_path / "run", made, replace(PLAN, accumulate=2), begin(made)[0])
+
+    def damaged(mixture, target, recipe, number):
+        if number == 1:
+            raise SplashliteError("shard 3 is damaged")
+        return batch(mixture, target, recipe, number)
+
+    monkeypatch.setattr("splashlite.train.fit.batch", damaged)
+    run.start()
+    with pytest.raises(SplashliteError, match="shard 3 is damaged"):
+        run.go(quiet)
+
+
+def test_a_longer_block_is_trained_from_a_drafter_of_a_shorter_one(made):
+    drafter, stated = begin(made)
+    for length in (3, 9):
+        assert start.lengthened(stated, drafter, length)["dflash_config"]["block_size"] == drafter.block_size == length
+    assert start.lengthened({"block_size": 4}, drafter, 8)["block_size"] == 8
+    start.lengthened(stated, drafter, None)
+    assert drafter.block_size == 8
 
 
 def test_another_run_is_not_resumed(tmp_path, made):

@@ -90,7 +90,8 @@ def test_heads_look_at_the_last_token_of_the_text_and_at_the_anchor(made):
         u = drafter.layers[0].input_layernorm(
             sublayers(drafter, embedded(drafter, target, batch), batch.features, batch.anchors, layers=0)
         )
-        looks = np.array(attended(attention, u, drafter.project(batch.features), batch.anchors))[:, :, 1]
+        outside, inside, sums = attended(attention, u, drafter.project(batch.features), batch.anchors)
+        looks = np.array(mx.concatenate([outside, inside], axis=-1) / sums)[0, :, 0, :, 1].swapaxes(0, 1)
         assert np.allclose(looks.sum(axis=-1), 1, atol=1e-5)
         anchors, length = np.array(batch.anchors[0]), batch.features.shape[1]
         for name, heads, place in (("last", looks[:, 0::2], anchors - 1), ("anchor", looks[:, 1::2], length)):
