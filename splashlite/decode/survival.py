@@ -4,7 +4,7 @@ from collections import deque
 from math import sqrt
 
 PRIOR = 0.6  # survival of a draft before anything was seen
-PRIOR_WEIGHT = 2.0  # observations that the prior, and a position's pool, are worth
+PRIOR_WEIGHT = 6.0  # observations that the prior, and a position's pool, are worth
 MEMORY = 0.99  # weight that an observation keeps per cycle: the last hundred count, and a sudden change is seen apart
 RECENT = 5  # cycles that are looked at together for a sudden change
 SURPRISE = 2.3  # standard deviations between what they brought and what was expected that make it one

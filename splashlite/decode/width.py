@@ -13,10 +13,10 @@ from splashlite.errors import UsageError
 PROBE_LOSS = 0.0125  # share of plain decoding's time that probing may cost while parked
 PROBE_EVERY = (8, 64)  # plain cycles between two probes, at least and at most
 UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
-COMPARE = (12, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
+COMPARE = (40, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
 SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
 DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
-DOUBT = 0.4  # standard deviations that the acceptance gets for the asking before drafting is given up: few cycles say little
+DOUBT = 0.8  # standard deviations that the acceptance gets for the asking before drafting is given up: few cycles say little
 GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
 

@@ -80,7 +80,7 @@ def test_parks_where_drafting_loses_and_probes_for_less_than_a_twentieth(costs):
     assert ms / tokens < 1.05 * costs.verify_ms[0]
 
 
-@pytest.mark.parametrize("rate, plain_share", [(0.1, 0.9), (0.2, 0.85), (0.3, 0.7)])
+@pytest.mark.parametrize("rate, plain_share", [(0.1, 0.9), (0.2, 0.85), (0.3, 0.6)])
 def test_a_plain_cost_kept_from_a_busy_machine_does_not_keep_drafting_for_ever(rate, plain_share):
     """Drafting never pays at these rates; the kept costs say that plain decoding takes twice its time."""
     kept, shares = Costs((20.0, *CPU.verify_ms[1:]), CPU.draft_ms), []
@@ -105,7 +105,7 @@ def test_a_few_unlucky_drafts_do_not_park_what_pays(rate):
             for rows in drive(Adaptive(SMALL, survival), SMALL, rate, 40, rng)[0]:
                 tokens, ms = tokens + expected(rows, rate), ms + SMALL.cycle_ms()[rows - 1]
         shares.append(tokens / ms / best(SMALL, rate)[1])
-    assert sum(shares) / len(shares) > {0.5: 0.957, 0.6: 0.963, 0.9: 0.9905}[rate]
+    assert sum(shares) / len(shares) > {0.5: 0.974, 0.6: 0.983, 0.9: 0.997}[rate]
 
 
 def test_plain_cycles_that_were_computed_ahead_do_not_make_plain_decoding_look_free():
