@@ -1,13 +1,13 @@
 """Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, on
 every prompt class.
 
-    python benchmarks/adaptive.py [--pair NAME] [--prompts 2] [--tokens N] [--minutes 14] [--json]
+    python benchmarks/adaptive.py [--pair NAME] [--prompts 4] [--tokens N] [--minutes 25] [--json]
     python benchmarks/adaptive.py --scripted [--rates 30 60 90]
 
 Costs are measured anew before. All ways to decode answer a prompt at the same time, in turns of SLICE tokens, each with a
 conversation of its own: a machine that is slower for some seconds is so for all of them. What a way began is computed
 before the next one's turn, and counts as its own time; reading the prompt and the first cycle do not count. Rounds go
-through all prompts until the time is up. The ratio is that of the times over all prompts of the class in all rounds,
+through all prompts until the time is up; what a reply learns about the drafts it leaves to the next one of its class. The ratio is that of the times over all prompts of the class in all rounds,
 against the fastest other way; the spread is that of the rounds. Prompts whose text goes round in circles are
 passed over. Exit code 1 below BOUND.
 
@@ -24,6 +24,7 @@ SCRIPTED_BOUND apart.
 import argparse
 import json
 import random
+import sys
 from collections import defaultdict
 from statistics import mean, median
 from time import perf_counter
@@ -44,7 +45,7 @@ from splashlite.pairs.resolve import resolve
 from splashlite.sessions import Store
 
 SLICE = 8  # tokens of a turn, at least
-LEAST_ROUNDS = 3  # whatever the time
+LEAST_ROUNDS = 2  # whatever the time
 STORE = 1 << 30  # bytes that the ways' conversations may keep of a prompt, which is read once
 BOUND = 0.97  # of the best other way's speed
 SCRIPTED_BOUND = 0.05
@@ -53,15 +54,15 @@ SCRIPTED_BOUND = 0.05
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", default=None)
-    parser.add_argument("--prompts", type=int, default=2, help="of each class (the long document: half as many)")
-    parser.add_argument("--tokens", type=int, help="of a reply (48; 144 with --scripted, where the controller learns as it goes)")
-    parser.add_argument("--minutes", type=float, default=14, help="no round is begun that would end later")
+    parser.add_argument("--prompts", type=int, default=4, help="of each class (the long document: half as many)")
+    parser.add_argument("--tokens", type=int, help="of a reply (64; 144 with --scripted, where the controller learns as it goes)")
+    parser.add_argument("--minutes", type=float, default=25, help="no round is begun that would end later")
     parser.add_argument("--classes", nargs="+", help="only these")
     parser.add_argument("--scripted", action="store_true")
     parser.add_argument("--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    options.tokens = options.tokens or (144 if options.scripted else 48)
+    options.tokens = options.tokens or (144 if options.scripted else 64)
     options.stop = perf_counter() + 60 * options.minutes
     load = Load()
     engine = open_pair(resolve(options.pair), calibrate="off")
@@ -119,10 +120,17 @@ def plainly(engine, ids: list[int], tokens: int) -> list[int]:
 def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[str]]:
     """Adaptive decoding and the best other way, class by class, and which ratios leave the bound."""
     arms, rounds, took = arms_of(engine.drafter.block_size, widths=True), [], 0.0
+    learned = {kind: Survival(engine.drafter.block_size - 1) for kind in prompts}
     while len(rounds) < LEAST_ROUNDS or perf_counter() + took < options.stop:
         load.sample()
         began, turn = perf_counter(), len(rounds)
-        rounds.append({kind: race(engine, few, arms, options.tokens, turn)[0] for kind, few in prompts.items()})
+        rounds.append({})
+        for kind, few in prompts.items():
+            engine.survival = learned[kind]
+            rounds[-1][kind] = race(engine, few, arms, options.tokens, turn)[0]
+            learned[kind] = engine.survival
+            ms = {name: each["ms"] for name, each in rounds[-1][kind].items()}
+            print(f"round {turn + 1}, {kind}: {min(ms.values()) / ms[ADAPTIVE]:.3f} of {min(ms, key=ms.get)}", file=sys.stderr)
         took = perf_counter() - began
     rows, failed = [], []
     for kind, few in prompts.items():

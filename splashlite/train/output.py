@@ -51,7 +51,8 @@ def card(config: dict, parameters: int, story: Story) -> str:
         ("size", f"{parameters / 1e6:.1f} million parameters, bfloat16, published {kind} format"),
         (
             "shape",
-            f"{config['num_hidden_layers']} layers of width {config['hidden_size']}, block size {own['block_size']}",
+            f"{config['num_hidden_layers']} layers of width {config['hidden_size']}, "
+            f"block size {config.get('block_size') or own['block_size']}",
         ),
         ("taps", f"outputs of target layers {', '.join(map(str, own['target_layer_ids']))}"),
         ("mask id", str(own["mask_token_id"])),

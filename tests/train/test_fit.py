@@ -16,7 +16,7 @@ from splashlite.train import data, linear, output, spread, start
 from splashlite.train.batches import Mixture, Recipe, batch, features
 from splashlite.train.fit import LOG, Plan, Run
 from splashlite.train.objective import Objective
-from splashlite.train.simulate import simulate
+from splashlite.train.simulate import Acceptance, simulate
 
 PLAN = Plan(
     recipe=Recipe(texts=8, anchors=8, block=6, columns=None, longest=200, seed=0),
@@ -202,6 +202,15 @@ def test_a_longer_block_is_trained_from_a_drafter_of_a_shorter_one(made):
     assert start.lengthened({"block_size": 4}, drafter, 8)["block_size"] == 8
     start.lengthened(stated, drafter, None)
     assert drafter.block_size == 8
+
+
+def test_the_card_tells_a_block_size_that_is_stated_outside(made):
+    """Published DFlash drafters state it beside dflash_config, not in it."""
+    config = {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 2, "hidden_size": 64, "block_size": 4}
+    config["dflash_config"] = {"mask_token_id": 1, "target_layer_ids": [1]}
+    accepted = Acceptance(2.0, 2.0, 0.5, [0.5, 0.3, 0.2], 10)
+    story = output.Story("owner/tiny", "the drafter old", ("built-in",), 100, 4, PLAN, 12, accepted)
+    assert "block size 4" in output.card(config, 1000, story)
 
 
 def test_another_run_is_not_resumed(tmp_path, made):
