@@ -103,6 +103,6 @@ def test_the_demo_pair_writes_the_same_few_tokens_on_the_metal_sources(launched)
     texts = []
     for chosen in ("reference", "emulator"):
         with kernels.forced(chosen):
-            texts.append(engine.generate(prompt, max_tokens=4, temperature=0.0, width=8).tokens)
+            texts.append(engine.generate(prompt, max_tokens=4, temperature=0.0, width=engine.drafter.block_size).tokens)
     assert texts[0] == texts[1]
     assert launched == {"dynamic_conv", "dynamic_conv_add_norm", "selector_walk", "top_k"}
