@@ -368,7 +368,7 @@ class Engine:
         }
 
 
-REMEMBERED = 0.5  # weight that one reply's acceptance has for the next
+REMEMBERED = 0.7  # weight that one reply's acceptance has for the next
 PLAIN = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
 
 
