@@ -37,16 +37,16 @@ from splashlite.decode.cost import Costs, measure
 from splashlite.decode.survival import Survival
 from splashlite.drafter.draft import Draft
 from splashlite.engine import Engine, open_pair
+from splashlite.evaluate.agree import parting
 from splashlite.evaluate.machine import Load
 from splashlite.evaluate.measure import ADAPTIVE, PLAIN, arms_of
 from splashlite.evaluate.numbers import LOOPING, distinct
 from splashlite.evaluate.prompts import DOCUMENT, encoded, shipped
 from splashlite.pairs.resolve import resolve
-from splashlite.sessions import Store
+from splashlite.sessions import Session, Store
 
 SLICE = 8  # tokens of a turn, at least
 LEAST_ROUNDS = 2  # whatever the time
-STORE = 1 << 30  # bytes that the ways' conversations may keep of a prompt, which is read once
 BOUND = 0.97  # of the best other way's speed
 SCRIPTED_BOUND = 0.05
 
@@ -120,14 +120,14 @@ def plainly(engine, ids: list[int], tokens: int) -> list[int]:
 def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[str]]:
     """Adaptive decoding and the best other way, class by class, and which ratios leave the bound."""
     arms, rounds, took = arms_of(engine.drafter.block_size, widths=True), [], 0.0
-    learned = {kind: Survival(engine.drafter.block_size - 1) for kind in prompts}
+    learned, sessions = {kind: Survival(engine.drafter.block_size - 1) for kind in prompts}, {}
     while len(rounds) < LEAST_ROUNDS or perf_counter() + took < options.stop:
         load.sample()
         began, turn = perf_counter(), len(rounds)
         rounds.append({})
         for kind, few in prompts.items():
             engine.survival = learned[kind]
-            rounds[-1][kind] = race(engine, few, arms, options.tokens, turn)[0]
+            rounds[-1][kind] = race(engine, few, arms, options.tokens, turn, sessions)[0]
             learned[kind] = engine.survival
             ms = {name: each["ms"] for name, each in rounds[-1][kind].items()}
             print(f"round {turn + 1}, {kind}: {min(ms.values()) / ms[ADAPTIVE]:.3f} of {min(ms, key=ms.get)}", file=sys.stderr)
@@ -163,11 +163,12 @@ def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[s
 class Running:
     """One way to decode a prompt, as far as it has come."""
 
-    def __init__(self, engine, store: Store, ids: list[int], tokens: int, arm: dict):
+    def __init__(self, engine, session: Session, ids: list[int], tokens: int, arm: dict):
         self.engine = Engine(
             engine.target, engine.drafter, None, sampling=engine.sampling, context=engine.context,
-            eos_ids=engine.eos_ids, costs=engine.costs, store=store,
+            eos_ids=engine.eos_ids, costs=engine.costs,
         )
+        self.engine.session = session
         self.engine.survival = engine.survival
         self.pieces = self.engine.stream(ids, max_tokens=tokens, temperature=0, **arm)
         self.tokens, self.counted, self.seconds, self.stats, self.over = [], 0, 0.0, None, False
@@ -192,13 +193,17 @@ class Running:
         self.stats, self.over = piece.stats, piece.finish_reason is not None
 
 
-def race(engine, prompts: list[list[int]], arms: dict[str, dict], tokens: int, turn: int) -> tuple[dict, dict]:
+def race(
+    engine, prompts: list[list[int]], arms: dict[str, dict], tokens: int, turn: int, sessions: dict
+) -> tuple[dict, dict]:
     """One round of a class: of each way the milliseconds a token over all prompts, its rows per cycle and parked share; and
-    each way's texts. Only the adaptive way teaches the engine what drafts are worth."""
+    each way's texts. Only the adaptive way teaches the engine what drafts are worth. `sessions` keeps the conversations, so
+    that later rounds need not read a prompt again."""
     ms, stats, texts = defaultdict(float), defaultdict(list), defaultdict(list)
     for number, ids in enumerate(prompts):
-        store = Store(STORE)
-        running = {name: Running(engine, store, ids, tokens, arm) for name, arm in arms.items()}
+        for name in arms:
+            sessions.setdefault((tuple(ids), name), Session(engine.target, engine.drafter, Store(0)))
+        running = {name: Running(engine, sessions[tuple(ids), name], ids, tokens, arm) for name, arm in arms.items()}
         for each in running.values():
             each.begin()
         names, shift = list(running), turn + number
@@ -208,12 +213,21 @@ def race(engine, prompts: list[list[int]], arms: dict[str, dict], tokens: int, t
                 each = running[names[(at + shift) % len(names)]]
                 if not each.over:
                     each.turn()
+        check(engine.target, ids, {name: each.tokens for name, each in running.items()})
         for name, each in running.items():
             ms[name] += 1000 * each.seconds / each.counted / len(prompts)
             stats[name].append(each.stats)
             texts[name].append(each.tokens)
         engine.survival = running[ADAPTIVE].engine.survival
     return {name: {"ms": ms[name]} | shares(stats[name]) for name in arms}, texts
+
+
+def check(target, ids: list[int], texts: dict[str, list[int]]) -> None:
+    """End the comparison when a text leaves plain decoding's otherwise than at a near tie."""
+    for name, text in texts.items():
+        where = parting(target, ids, texts[PLAIN], text)
+        if where is not None and not where.near_tie:
+            raise SystemExit(f"{name} is not lossless: its text leaves plain decoding's at token {where.index}")
 
 
 def shares(stats: list) -> dict[str, float]:
@@ -258,14 +272,14 @@ def scripted(engine, prompts: dict, options, load: Load) -> tuple[list[dict], li
         stop = options.stop - share * (len(options.rates) - 1 - number)
         engine.drafter = drafter = Scripted(real, per_cent / 100, random.Random(per_cent))
         engine.survival, stats, took = Survival(real.block_size - 1), [], 0.0
-        factors, promised, right, judged = [], [], 0, 0
+        factors, promised, right, judged, sessions = [], [], 0, 0, {}
         while len(factors) < LEAST_ROUNDS or perf_counter() + took < stop:
             load.sample()
             began, ms, parted, drafter.right, drafter.judged = perf_counter(), defaultdict(float), 0, 0, 0
             engine.costs = measure(engine.target, real, context=middle)
             for turn, (ids, text) in enumerate(texts, start=len(factors)):
                 drafter.truth, luck = ids + text, (drafter.right, drafter.judged)
-                raced, told = race(engine, [ids], arms, options.tokens, turn)
+                raced, told = race(engine, [ids], arms, options.tokens, turn, sessions)
                 if told[ADAPTIVE][0] != text:
                     parted += 1
                     drafter.right, drafter.judged = luck
