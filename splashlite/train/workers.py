@@ -27,7 +27,7 @@ class Workers:
         """What the builders' graphs come to, in their order. A builder runs alone, as it may change what others see;
         what it builds is then computed beside the others."""
         if self._pool is None:
-            return [self._computed(build()) for build in builders]
+            return [computed(build()) for build in builders]
         with blas.one_thread():
             return list(self._pool.map(self._one, builders))
 
@@ -36,11 +36,12 @@ class Workers:
             self._own.stream = mx.new_stream(mx.cpu)
         with self._building, mx.stream(self._own.stream):
             graph = build()
-        return self._computed(graph)
+        return computed(graph)
 
-    def _computed(self, graph):
-        mx.eval(graph)
-        return graph
+
+def computed(graph):
+    mx.eval(graph)
+    return graph
 
 
 def cores() -> int:
