@@ -149,6 +149,13 @@ def data(context, folder, target, prompts, **options):
     help="Tokens of a text; what is beyond is left out.",
 )
 @click.option(
+    "--optimizer",
+    type=click.Choice(["adamw", "muon"]),
+    default="adamw",
+    show_default=True,
+    help="Muon moves the layers' matrices further in a step, and a step takes longer.",
+)
+@click.option(
     "--rate",
     type=click.FloatRange(0, min_open=True),
     default=6e-4,

@@ -1,4 +1,4 @@
-"""The training loop: AdamW over blocks, checkpoints that resume exactly, and the best drafter by simulated decoding."""
+"""The training loop: steps over blocks, checkpoints that resume exactly, and the best drafter by simulated decoding."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from splashlite.pairs.weights import read_json
 from splashlite.target import Target
 from splashlite.train.batches import Mixture, Recipe, batch
 from splashlite.train.objective import Blocks, Objective, losses
+from splashlite.train.optimizer import create
 from splashlite.train.simulate import Acceptance, simulate
 from splashlite.train.spread import published
 from splashlite.train.workers import Workers
@@ -34,10 +35,11 @@ class Plan:
     recipe: Recipe
     objective: Objective
     steps: int
+    optimizer: str  # adamw | muon
     rate: float
     warmup: float  # share of the steps
     least: float  # share of the rate at the end
-    decay: float  # AdamW's weight decay
+    decay: float  # weight decay
     clip: float  # largest norm of a step's gradient
     accumulate: int  # batches of one step
     dtype: str  # in which the forward pass computes; weights and optimiser are float32
@@ -52,7 +54,7 @@ class Run:
         self.folder, self.plan, self.drafter, self.target, self.mixture = folder, plan, drafter, target, mixture
         self.step, self.longest = 0, 0.0
         self.workers = Workers(plan.accumulate)
-        self.optimizer = optim.AdamW(schedule(plan), betas=[0.9, 0.95], weight_decay=plan.decay)
+        self.optimizer = create(plan.optimizer, schedule(plan), plan.decay)
         self.optimizer.init(drafter.trainable_parameters())
         greedy = [(corpus, index) for corpus, index in mixture.held_out if corpus[index].temperature == 0]
         self.exam = greedy[: plan.examined]

@@ -9,6 +9,8 @@ import mlx.core as mx
 from splashlite.train.fit import Plan, save
 from splashlite.train.simulate import Acceptance
 
+NAMES = {"adamw": "AdamW", "muon": "Muon (AdamW for tables and vectors)"}
+
 
 @dataclass(frozen=True)
 class Story:
@@ -87,7 +89,7 @@ Made with `splashlite train`. It changes the speed of its target, never its outp
 
 - Begun from {story.begun_from}.
 - Data: {story.sequences:,} answers of the target itself, {story.answer_tokens:,} tokens; prompts: {", ".join(story.prompts)}.
-- {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; AdamW, rate {plan.rate:g}, seed {recipe.seed}, {plan.dtype}.
+- {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; {NAMES[plan.optimizer]}, rate {plan.rate:g}, seed {recipe.seed}, {plan.dtype}.
 - Label: {label}; weights fall with gamma {plan.objective.gamma:g}; {columns}.
 
 ## How good it is

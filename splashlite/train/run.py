@@ -177,6 +177,7 @@ def _plan(options: dict, block: int) -> Plan:
         recipe=recipe,
         objective=objective,
         steps=options["steps"],
+        optimizer=options["optimizer"],
         rate=options["rate"],
         warmup=0.04,
         least=0.1,

@@ -21,7 +21,8 @@ from splashlite.train.simulate import Acceptance, simulate
 PLAN = Plan(
     recipe=Recipe(texts=8, anchors=8, block=6, columns=None, longest=200, seed=0),
     objective=Objective(gamma=3.0, soft=0.5, selector=1.0),
-    steps=12, rate=3e-3, warmup=0.05, least=0.1, decay=0.01, clip=1.0, accumulate=1, dtype="float32", check=4, examined=6,
+    steps=12, optimizer="adamw", rate=3e-3, warmup=0.05, least=0.1, decay=0.01, clip=1.0,
+    accumulate=1, dtype="float32", check=4, examined=6,
 )  # fmt: skip
 
 
@@ -127,9 +128,12 @@ def test_simulated_decoding_is_decoding(tmp_path, made):
         assert reply.stats.cycles == simulate(drafter, target, [text]).cycles
 
 
-@pytest.mark.parametrize(("linearly", "dtype"), [(False, "float32"), (True, "float32"), (True, "bfloat16")])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dtype):
-    plan = replace(PLAN, dtype=dtype)
+@pytest.mark.parametrize(
+    ("linearly", "dtype", "optimizer"),
+    [(False, "float32", "adamw"), (True, "float32", "muon"), (True, "bfloat16", "adamw")],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dtype, optimizer):
+    plan = replace(PLAN, dtype=dtype, optimizer=optimizer)
     whole, _ = begin(made, linearly=linearly)
     begun = weights(whole)
     run = run_in(tmp_path / "whole", made, plan, whole)
