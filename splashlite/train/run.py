@@ -15,7 +15,7 @@ from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
 from splashlite.pairs.weights import read_json
 from splashlite.target import Target, load_target
 from splashlite.target.load import on_cpu
-from splashlite.train import batches, linear, output, spread, start
+from splashlite.train import batches, buffers, linear, output, spread, start
 from splashlite.train import data as making
 from splashlite.train import plot as picture
 from splashlite.train.corpus import About, Corpus
@@ -58,6 +58,7 @@ def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, 
 def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path | None, **options) -> None:
     if plot is not None:
         picture.check(plot)
+    buffers.keep()
     path, model, config, tokenizer = _target(target)
     corpora = [Corpus(each) for each in corpora]
     taps = _one(corpora, "taps")
