@@ -7,9 +7,9 @@ every prompt class.
 Costs are measured anew before. All ways to decode answer a prompt at the same time, in turns of SLICE tokens, each with a
 conversation of its own: a machine that is slower for some seconds is so for all of them. What a way began is computed
 before the next one's turn, and counts as its own time; reading the prompt and the first cycle do not count. Rounds go
-through all prompts until the time is up; what a reply learns about the drafts it leaves to the next one of its class. The ratio is that of the times over all prompts of the class in all rounds,
-against the fastest other way; the spread is that of the rounds. Prompts whose text goes round in circles are
-passed over. Exit code 1 below BOUND.
+through all prompts until the time is up; what a reply learns about the drafts it leaves to the next one of its class. The
+ratio is that of the times over all prompts of the class in all rounds, against the fastest other way; the spread is that of
+the rounds. Prompts whose text goes round in circles are passed over. Exit code 1 below BOUND.
 
 --scripted runs the real pair with a drafter whose tokens are overruled: each is right with the given
 probability, whatever came before, and the drafter's own pass still has to be paid. The speed-up over plain
@@ -63,6 +63,8 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     options.tokens = options.tokens or (144 if options.scripted else 64)
+    if options.tokens < 2 * SLICE:
+        parser.error(f"--tokens {options.tokens} leaves nothing to take turns with: at least {2 * SLICE}")
     options.stop = perf_counter() + 60 * options.minutes
     load = Load()
     engine = open_pair(resolve(options.pair), calibrate="off")
@@ -201,9 +203,9 @@ def race(
     that later rounds need not read a prompt again."""
     ms, stats, texts = defaultdict(float), defaultdict(list), defaultdict(list)
     for number, ids in enumerate(prompts):
-        for name in arms:
-            sessions.setdefault((tuple(ids), name), Session(engine.target, engine.drafter, Store(0)))
-        running = {name: Running(engine, sessions[tuple(ids), name], ids, tokens, arm) for name, arm in arms.items()}
+        if tuple(ids) not in sessions:
+            sessions[tuple(ids)] = {name: copy for name, copy in zip(arms, readings(engine, ids, len(arms)), strict=True)}
+        running = {name: Running(engine, sessions[tuple(ids)][name], ids, tokens, arm) for name, arm in arms.items()}
         for each in running.values():
             each.begin()
         names, shift = list(running), turn + number
@@ -220,6 +222,17 @@ def race(
             texts[name].append(each.tokens)
         engine.survival = running[ADAPTIVE].engine.survival
     return {name: {"ms": ms[name]} | shares(stats[name]) for name in arms}, texts
+
+
+def readings(engine, ids: list[int], count: int) -> list[Session]:
+    """Conversations of their own that have all read the prompt, which is read once."""
+    first, *others = (Session(engine.target, engine.drafter, Store(0)) for _ in range(count))
+    first.begin(ids)
+    for other in others:
+        other.live.rebuild(0, [first.live.cut(0, first.position)], first.live.point())
+        other.tokens, other.prompt_end = list(first.tokens), first.prompt_end
+        assert other.whole()
+    return [first, *others]
 
 
 def check(target, ids: list[int], texts: dict[str, list[int]]) -> None:

@@ -86,7 +86,7 @@ def read(target: Target, prompt: Prompt, *, top: int, features: bool) -> Sequenc
     if features:
         text.rows.append(np.array(bits(rows)))
     text.tokens = [np.array(prompt.answer, np.uint32)]
-    return text.sequence(prompt.ids, 0.0)
+    return text.sequence(prompt.ids, np.nan)
 
 
 def top_of(target: Target, rows: mx.array, k: int) -> tuple[mx.array, mx.array]:

@@ -36,11 +36,21 @@ class Mixture:
         self.held_out = [place for place in places if place[1] % held_out == held_out - 1]
         self.training = [place for place in places if place[1] % held_out != held_out - 1]
         self.tokens = sum(corpus.answer_tokens for corpus in corpora)
+        self.given = sum(corpus.given for corpus in corpora)
         self._corpora, self._longest = corpora, longest
+
+    @property
+    def target(self) -> str:
+        return self._corpora[0].about.target
 
     @property
     def taps(self) -> tuple[int, ...]:
         return self._corpora[0].about.taps
+
+    def examination(self, count: int) -> list[tuple[Corpus, int]]:
+        """At most `count` of the target's own greedy answers that are held out, spread evenly."""
+        greedy = [(corpus, index) for corpus, index in self.held_out if corpus[index].temperature == 0]
+        return greedy[:: -(-len(greedy) // count)] if greedy else []
 
     def some(self, count: int) -> list[Sequence]:
         """At most `count` texts for training, spread evenly."""
@@ -102,7 +112,7 @@ def blocks(target: Target, texts: list[Sequence], anchors: np.ndarray, block: in
 
 def features(target: Target, texts: list[Sequence], length: int) -> mx.array:
     """The target's features of the texts, padded: [S, length, taps x H]; computed here where the corpus does not hold them."""
-    if texts[0].features is not None:
+    if all(text.features is not None for text in texts):
         rows = [np.pad(text.features, [(0, length + 1 - len(text)), (0, 0)]) for text in texts]
         return values(np.stack(rows))
     ids = np.stack([np.pad(text.tokens[:-1], (0, length + 1 - len(text))) for text in texts])

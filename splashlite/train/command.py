@@ -56,9 +56,7 @@ def train():
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),
-    default=1_000_000,
-    show_default=True,
-    help="Answer tokens to make of built-in questions.",
+    help="Answer tokens to make.  [default: 1,000,000, or what --prompts come to]",
 )
 @click.option("--limit", type=click.IntRange(min=8), default=256, show_default=True, help="Longest answer, in tokens.")
 @click.option(
@@ -98,8 +96,6 @@ def data(context, folder, target, prompts, **options):
     """
     from splashlite.train import run
 
-    if prompts:
-        refuse(context, ["tokens"], "with --prompts, which are all answered")
     if options["sampled"] == 0:
         refuse(context, ["temperature"], "with --sampled 0")
     run.data(folder, target, list(prompts), **options)
@@ -111,7 +107,7 @@ def data(context, folder, target, prompts, **options):
     "--data", "corpora", multiple=True, required=True, type=FOLDER, help="What `train data` made; may be repeated."
 )
 @TARGET
-@click.option("--from", "begin", type=FOLDER, help="Train this drafter further.  [default: a new one]")
+@click.option("--from", "begin", help="Train this drafter further: a folder or a repository id.  [default: a new one]")
 @click.option(
     "--kind", type=click.Choice(["dflash2", "dflash"]), default="dflash2", show_default=True, help="Of a new drafter."
 )
@@ -153,7 +149,7 @@ def data(context, folder, target, prompts, **options):
     type=click.Choice(["adamw", "muon"]),
     default="adamw",
     show_default=True,
-    help="Muon moves the layers' matrices further in a step, and a step takes longer.",
+    help="Muon, for the layers' matrices, learns more in a step, and a step takes longer.",
 )
 @click.option(
     "--rate",
@@ -174,9 +170,7 @@ def data(context, folder, target, prompts, **options):
     show_default=True,
     help="Share of the target's own distribution in a label; the true token has the rest.",
 )
-@click.option(
-    "--selector", type=click.FloatRange(0), default=1.0, show_default=True, help="Weight of the selector's loss."
-)
+@click.option("--selector", type=click.FloatRange(0), help="Weight of the selector's loss.  [default: 1]")
 @click.option(
     "--columns",
     type=click.IntRange(min=256),

@@ -36,6 +36,7 @@ class About:
     limit: int  # longest answer, in tokens
     sampled: float  # share of answers that are drawn and not greedy
     temperature: float
+    contents: str = ""  # digest of the files that the prompts came from
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Sequence:
 
     tokens: np.ndarray  # [L] uint32
     prompt_length: int
-    temperature: float
+    temperature: float  # 0 greedy; not a number for an answer that was given with its prompt
     top_ids: np.ndarray = field(repr=False)  # [A, top] uint32: row i judges token prompt_length + i
     top_logits: np.ndarray = field(repr=False)  # [A, top] float16, under the best one's
     features: np.ndarray | None = field(repr=False)  # [L - 1, taps x H] bfloat16 bits
@@ -80,8 +81,9 @@ class Corpus:
         return self._starts[-1]
 
     @property
-    def shards(self) -> int:
-        return len(self._files)
+    def given(self) -> int:
+        """Answers that came with their prompts."""
+        return sum(int(np.isnan(table["temperatures"]).sum()) for table in self._tables)
 
     @property
     def answer_tokens(self) -> int:
@@ -118,6 +120,8 @@ def begin(folder: Path, about: About) -> Corpus:
     corpus = Corpus(folder)
     for key, wanted in asdict(about).items():
         found = getattr(corpus.about, key)
+        if key == "contents" and found != wanted:
+            raise UsageError(f"{folder} holds answers to what {about.prompts} held before it was changed: name another folder")
         if found != wanted:
             raise UsageError(
                 f"{folder} holds data with {key} {found}, not {wanted}: name another folder, or ask for the same"
@@ -137,9 +141,13 @@ def write_shard(folder: Path, number: int, sequences: list[Sequence]) -> None:
     if sequences[0].features is not None:
         arrays["features"] = np.concatenate([each.features for each in sequences])
         arrays["rows"] = np.concatenate([each.rows for each in sequences])
-    path = folder / f"shard-{number:05d}.safetensors"
+    path = shard(folder, number)
     save_file(arrays, path.with_suffix(".part"))
     os.replace(path.with_suffix(".part"), path)
+
+
+def shard(folder: Path, number: int) -> Path:
+    return folder / f"shard-{number:05d}.safetensors"
 
 
 def bits(features: mx.array) -> mx.array:

@@ -12,7 +12,7 @@ import numpy as np
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.target import Target
 from splashlite.train import answers, prompts
-from splashlite.train.corpus import About, Corpus, begin, write_shard
+from splashlite.train.corpus import About, Corpus, begin, shard, write_shard
 from splashlite.train.prompts import Prompt
 
 SHARD, BATCH = 256, 128  # prompts in a file; prompts that are answered together
@@ -30,28 +30,31 @@ def make(
 ) -> Corpus:
     """Answer prompts until the corpus holds `tokens` answer tokens, or until the files' prompts are at an end.
 
-    progress(done, total) hears of answer tokens. What an earlier call left whole is kept and gone on from, and the result
-    is the same as without the interruption. Raises UsageError for files without prompts, SplashliteError for a full disk.
+    progress(done, total) hears of answer tokens. What an earlier call left whole is kept, what is missing is made, and the
+    result is the same as without the interruption. Raises UsageError for files without prompts, SplashliteError for a full disk.
     """
     source = prompts.from_files(files, tokenizer) if files else prompts.built_in(tokenizer, about.seed)
     first = next(source, None)
     if first is None:
         raise UsageError(f"{', '.join(map(str, files))}: there is no prompt in it")
     corpus = begin(folder, about)
-    done, number = corpus.answer_tokens, corpus.shards
-    remaining = itertools.islice(enumerate(itertools.chain([first], source)), SHARD * number, None)
-    while tokens is None or done < tokens:
+    done, numbered = corpus.answer_tokens, enumerate(itertools.chain([first], source))
+    for number in itertools.count():
         progress(done, tokens)
-        chunk = list(itertools.islice(remaining, SHARD))
+        if tokens is not None and done >= tokens:
+            break
+        chunk = list(itertools.islice(numbered, SHARD))
         if not chunk:
             break
+        if shard(folder, number).exists():
+            continue
         _need_room(folder, about, chunk)
         sequences = []
         for batch in _batches(chunk):
             sequences += _answer(target, batch, about, tokenizer.eos_ids)
             progress(done + sum(len(each.top_ids) for each in sequences), tokens)
         write_shard(folder, number, sequences)
-        done, number = done + sum(len(each.top_ids) for each in sequences), number + 1
+        done += sum(len(each.top_ids) for each in sequences)
     progress(done, done)
     return Corpus(folder)
 
@@ -68,9 +71,26 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:16]
 
 
+def contents(files: list[Path]) -> str:
+    """Of prompt files; empty for none. Raises UsageError for one that cannot be read."""
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        except OSError as problem:
+            raise UsageError(f"{file} cannot be read: {problem}") from None
+    return digest.hexdigest()[:16] if files else ""
+
+
 def even_taps(num_layers: int, count: int) -> tuple[int, ...]:
     """At most `count` layers spread from the second to the third last, as in the published drafters."""
-    return tuple(dict.fromkeys(int(layer) for layer in np.linspace(1, num_layers - 3, count)))
+    first = min(1, num_layers - 1)
+    return tuple(dict.fromkeys(int(layer) for layer in np.linspace(first, max(first, num_layers - 3), count)))
+
+
+def bytes_per_token(about: About) -> int:
+    """What a token of an answer takes on disk."""
+    return about.top * 6 + 4 + (2 * (len(about.taps) + 1) * about.hidden_size if about.features else 0)
 
 
 def _batches(chunk: list[tuple[int, Prompt]]) -> Iterator[list[tuple[int, Prompt]]]:
@@ -105,8 +125,7 @@ def _is_sampled(about: About, number: int) -> bool:
 
 
 def _need_room(folder: Path, about: About, chunk: list) -> None:
-    row = about.top * 6 + 4 + (2 * len(about.taps) * about.hidden_size if about.features else 0)
-    needed = row * sum(len(prompt.ids) + len(prompt.answer or ()) + about.limit for _, prompt in chunk)
+    needed = bytes_per_token(about) * sum(len(prompt.ids) + len(prompt.answer or ()) + about.limit for _, prompt in chunk)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise SplashliteError(

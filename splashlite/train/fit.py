@@ -45,6 +45,8 @@ class Plan:
     dtype: str  # in which the forward pass computes; weights and optimiser are float32
     check: int  # steps between two evaluations, each with a checkpoint
     examined: int  # held-out greedy answers in an evaluation
+    held_out: int  # one answer in so many
+    begun_from: str  # what the drafter was before, in words
 
 
 class Run:
@@ -56,8 +58,7 @@ class Run:
         self.workers = Workers(plan.accumulate)
         self.optimizer = create(plan.optimizer, schedule(plan), plan.decay)
         self.optimizer.init(drafter.trainable_parameters())
-        greedy = [(corpus, index) for corpus, index in mixture.held_out if corpus[index].temperature == 0]
-        self.exam = greedy[: plan.examined]
+        self.exam = mixture.examination(plan.examined)
         if not self.exam:
             raise UsageError("no greedy answer is held out of training: make more data, or with a smaller --sampled")
 
@@ -81,27 +82,29 @@ class Run:
         state = tree_unflatten(list(arrays.items()))
         self.drafter.update(state["drafter"])
         self.optimizer.state = state["optimizer"]
+        mx.eval(self.drafter.parameters(), self.optimizer.state)  # here: a worker could not read the file
         self.step, self.longest = int(about["step"]), float(about["longest"])
         kept = [line for line in (self.folder / LOG).read_text().splitlines() if json.loads(line)["step"] <= self.step]
         (self.folder / LOG).write_text("".join(f"{line}\n" for line in kept))
 
-    def go(self, progress: Callable[..., None]) -> None:
-        """Train to the plan's end; progress(step, steps, **numbers) hears of every step. Raises SplashliteError when the
-        loss is no number any more."""
+    def go(self, progress: Callable[..., None], improved: Callable[[], None] = lambda: None) -> None:
+        """Train to the plan's end; progress(step, steps, **numbers) hears of every step, improved() whenever there is a new
+        `best`. Raises SplashliteError when the loss is no number any more."""
         shown = {"tau": self.longest}
-        if self.step == 0:
-            shown["tau"] = self._evaluate().length
+        if not (self.folder / STATE).is_file():
+            shown["tau"] = self._evaluate(improved).length
         while self.step < self.plan.steps:
             begun = perf_counter()
             numbers = self._step()
             if not np.isfinite(numbers["total"]):
                 raise SplashliteError(
-                    f"the loss is {numbers['total']} at step {self.step + 1}: resume from the last checkpoint with a lower --rate"
+                    f"the loss is {numbers['total']} at step {self.step + 1}: train into another folder with a lower --rate, "
+                    "anew or --from this one"
                 )
             self.step += 1
             self._log({"step": self.step, **numbers, "seconds": perf_counter() - begun})
             if self.step % self.plan.check == 0 or self.step == self.plan.steps:
-                shown["tau"] = self._evaluate().length
+                shown["tau"] = self._evaluate(improved).length
             progress(self.step, self.plan.steps, loss=numbers["base"], **shown)
 
     def best(self) -> tuple[dict[str, mx.array], int, Acceptance]:
@@ -148,12 +151,13 @@ class Run:
         self.drafter.update(weights)
         return found, gradients
 
-    def _evaluate(self) -> Acceptance:
+    def _evaluate(self, improved: Callable[[], None]) -> Acceptance:
         accepted = simulate(self.drafter, self.target, [corpus[index] for corpus, index in self.exam])
         self._log({"step": self.step, "acceptance": asdict(accepted)})
         if accepted.length > self.longest:
             self.longest = accepted.length
             save(self.folder / BEST, published(self.drafter), {"step": str(self.step)})
+            improved()
         state = {"drafter": self.drafter.parameters(), "optimizer": self.optimizer.state}
         save(self.folder / STATE, dict(tree_flatten(state)), {"step": str(self.step), "longest": repr(self.longest)})
         return accepted

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from splashlite.pairs.check import read_shape
 from splashlite.train.fit import Plan, save
 from splashlite.train.simulate import Acceptance
 
@@ -24,12 +25,13 @@ class Story:
     plan: Plan
     step: int  # whose weights these are
     accepted: Acceptance
-    cards: tuple[str, ...] = ()  # of what came before, when a drafter was trained further
+    given: int = 0  # answers that came with their prompts
 
 
 def write(folder: Path, config: dict, weights: dict[str, mx.array], story: Story) -> None:
     """config.json, model.safetensors in bfloat16 and README.md."""
     folder.mkdir(parents=True, exist_ok=True)
+    config = config | {key: "bfloat16" for key in ("dtype", "torch_dtype") if key in config}
     save(
         folder / "model.safetensors",
         {name: array.astype(mx.bfloat16) for name, array in weights.items()},
@@ -41,8 +43,8 @@ def write(folder: Path, config: dict, weights: dict[str, mx.array], story: Story
 
 
 def card(config: dict, parameters: int, story: Story) -> str:
-    own, plan, recipe, accepted = config["dflash_config"], story.plan, story.plan.recipe, story.accepted
-    second = "selector_rank" in own
+    own, plan, recipe, accepted = read_shape(config, "the drafter"), story.plan, story.plan.recipe, story.accepted
+    second = own.kind == "dflash2"
     kind = "DFlash 2" if second else "DFlash"
     judged = recipe.texts * recipe.anchors * plan.accumulate * story.step
     label = {0.0: "the true token", 1.0: "the target's own distribution"}.get(
@@ -51,22 +53,19 @@ def card(config: dict, parameters: int, story: Story) -> str:
     rows = [
         ("target", story.target),
         ("size", f"{parameters / 1e6:.1f} million parameters, bfloat16, published {kind} format"),
-        (
-            "shape",
-            f"{config['num_hidden_layers']} layers of width {config['hidden_size']}, "
-            f"block size {config.get('block_size') or own['block_size']}",
-        ),
-        ("taps", f"outputs of target layers {', '.join(map(str, own['target_layer_ids']))}"),
-        ("mask id", str(own["mask_token_id"])),
+        ("shape", f"{own.num_layers} layers of width {own.hidden_size}, block size {own.block_size}"),
+        ("taps", f"outputs of target layers {', '.join(map(str, own.target_layer_ids))}"),
+        ("mask id", str(own.mask_token_id)),
     ]
     if second:
-        groups = f"convolution groups of {own['conv_group_size']}"
-        rows.append(("selector", f"rank {own['selector_rank']}, top {own['selector_top_k']}; {groups}"))
+        groups = f"convolution groups of {own.conv_group_size}"
+        rows.append(("selector", f"rank {own.selector_rank}, top {own.selector_top_k}; {groups}"))
     columns = (
         f"{recipe.columns} random columns of the vocabulary beside those that a batch needs"
         if recipe.columns
         else "the whole vocabulary"
     )
+    given = f", {story.given:,} answers given with their prompts, the others the target's own" if story.given else " of the target"
     shares = ", ".join(f"{share:.2f}" for share in accepted.survival)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     first = f" ({accepted.first_choice:.2f} with each row's first choice)" if second else ""
@@ -77,7 +76,7 @@ tags:
   - speculative-decoding
 ---
 
-# A {kind} drafter for {story.target.rpartition("/")[2]}
+# A {kind} drafter for {story.target.rstrip("/").rpartition("/")[2]}
 
 Made with `splashlite train`. It changes the speed of its target, never its output.
 
@@ -88,8 +87,10 @@ Made with `splashlite train`. It changes the speed of its target, never its outp
 ## Training
 
 - Begun from {story.begun_from}.
-- Data: {story.sequences:,} answers of the target itself, {story.answer_tokens:,} tokens; prompts: {", ".join(story.prompts)}.
-- {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; {NAMES[plan.optimizer]}, rate {plan.rate:g}, seed {recipe.seed}, {plan.dtype}.
+- Data: {story.answer_tokens:,} tokens of answers{given}; {story.sequences:,} answers were trained on. Prompts:
+  {", ".join(story.prompts)}.
+- {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; {NAMES[plan.optimizer]}, rate {plan.rate:g}, seed {recipe.seed},
+  {plan.dtype}.
 - Label: {label}; weights fall with gamma {plan.objective.gamma:g}; {columns}.
 
 ## How good it is

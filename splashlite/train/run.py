@@ -7,6 +7,7 @@ import mlx.core as mx
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from splashlite.drafter import load_drafter
+from splashlite.drafter.dflash import Backbone
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.check import check_match
 from splashlite.pairs.fetch import fetch
@@ -23,6 +24,7 @@ from splashlite.train.fit import LOG, RUN, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
 
 BLOCK = 8  # rows of a new drafter's
+TOKENS = 1_000_000  # answers to built-in questions
 
 
 def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, features, seed) -> None:
@@ -47,11 +49,14 @@ def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, 
         limit=limit,
         sampled=sampled,
         temperature=temperature,
+        contents=making.contents(prompts),
     )
+    tokens = tokens or (None if prompts else TOKENS)
+    if tokens:
+        size = tokens * making.bytes_per_token(about) / 1e9
+        print(f"{folder}: about {size:.1f} GB for {tokens:,} answer tokens; prompts take as much a token")
     with _shown("answer tokens") as heard:
-        corpus = making.make(
-            folder, tapped, tokenizer, about, prompts, tokens=None if prompts else tokens, progress=heard
-        )
+        corpus = making.make(folder, tapped, tokenizer, about, prompts, tokens=tokens, progress=heard)
     print(f"{folder}: {len(corpus):,} answers, {corpus.answer_tokens:,} tokens")
 
 
@@ -74,9 +79,9 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
         )
     if not mixture.training:
         raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
-    drafter, stated, origin = _begin(tapped, tokenizer, mixture, begin, fresh, copied, options)
+    drafter, stated, origin, explained = _begin(tapped, tokenizer, mixture, begin, fresh, copied, options)
     spread.widen(drafter, tapped, mixture.some(spread.TEXTS))
-    plan = _plan(options, drafter.block_size)
+    plan = _plan(options, drafter, origin)
     run = Run(folder / RUN, plan, drafter, tapped, mixture)
     if resume:
         run.resume()
@@ -85,23 +90,29 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
     else:
         run.start()
     print(
-        f"{drafter.config.kind}, begun from {origin}; {len(mixture.training):,} answers, "
+        f"{drafter.config.kind}, begun from {origin}{explained}; {len(mixture.training):,} answers, "
         f"{len(run.exam)} held out for the examination"
     )
+
+    def write() -> None:
+        """The best drafter so far: what is in FOLDER can be used at any time."""
+        weights, step, accepted = run.best()
+        story = output.Story(
+            target=mixture.target,
+            begun_from=origin + explained,
+            prompts=tuple(dict.fromkeys(corpus.about.prompts for corpus in corpora)),
+            answer_tokens=mixture.tokens,
+            sequences=len(mixture.training),
+            plan=plan,
+            step=step,
+            accepted=accepted,
+            given=mixture.given,
+        )
+        output.write(folder, stated, weights, story)
+
     with _shown("steps") as heard:
-        run.go(heard)
-    weights, step, accepted = run.best()
-    story = output.Story(
-        target=_one(corpora, "target"),
-        begun_from=origin,
-        prompts=tuple(dict.fromkeys(corpus.about.prompts for corpus in corpora)),
-        answer_tokens=mixture.tokens,
-        sequences=len(mixture.training),
-        plan=plan,
-        step=step,
-        accepted=accepted,
-    )
-    output.write(folder, stated, weights, story)
+        run.go(heard, write)
+    _, step, accepted = run.best()
     if plot is not None:
         picture.draw({folder.name: picture.history(folder)}, plot)
     weights_of = f"step {step:,}" if step else "step 0: no later one was better, so these are the weights it began with"
@@ -128,10 +139,13 @@ def _one(corpora: list[Corpus], key: str):
 
 
 def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin, fresh, copied, options):
-    """The drafter to train, its config.json, and one sentence about where it comes from."""
+    """The drafter to train, its config.json, where it comes from, and how much the best linear one explains."""
     taps = mixture.taps
     if begin is not None:
-        drafter = load_drafter(begin, dtype=mx.float32)
+        folder = fetch(resolve(begin, target=mixture.target).drafter)
+        drafter = load_drafter(folder, dtype=mx.float32)
+        if drafter.config.kind == "dflash" and options["selector"] is not None:
+            raise UsageError(f"--selector has no effect on {begin}, which is of version 1 and has none: leave it out")
         check_match(
             drafter.config, num_layers=target.num_layers, hidden_size=target.hidden_size, vocab_rows=target.vocab_rows
         )
@@ -140,8 +154,8 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
                 f"{begin} reads layers {drafter.config.target_layer_ids}, the data hold the features of {taps}: "
                 f"make data with --taps {','.join(map(str, drafter.config.target_layer_ids))}"
             )
-        stated = start.lengthened(read_json(begin / "config.json"), drafter, options["block"])
-        return drafter, stated, f"the drafter {begin.name}"
+        stated = start.lengthened(read_json(folder / "config.json"), drafter, options["block"])
+        return drafter, stated, f"the drafter {Path(begin).name}", ""
     shape = start.Shape(
         kind=options["kind"],
         layers=options["layers"],
@@ -157,15 +171,16 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
     rows = batches.features(target, some[:1], len(some[0]) - 1)[0]
     drafter = start.create(stated, shape, target, rows, options["seed"])
     if copied:
-        return drafter, stated, f"the target's layers {', '.join(map(str, copied))}"
+        return drafter, stated, f"the target's layers {', '.join(map(str, copied))}", ""
     if fresh:
-        return drafter, stated, "random layers"
+        return drafter, stated, "random layers", ""
     explained = linear.begin(drafter, target, some, options["seed"])
-    return drafter, stated, f"the best linear drafter ({explained:.0%} of the final rows' variance)"
+    return drafter, stated, "the best linear drafter", f" ({explained:.0%} of the final rows' variance)"
 
 
-def _plan(options: dict, block: int) -> Plan:
-    objective = Objective(options["gamma"] or gamma_for(block), options["soft"], options["selector"])
+def _plan(options: dict, drafter: Backbone, origin: str) -> Plan:
+    block, selector = drafter.block_size, 1.0 if options["selector"] is None else options["selector"]
+    objective = Objective(options["gamma"] or gamma_for(block), options["soft"], selector)
     recipe = batches.Recipe(
         texts=options["texts"],
         anchors=options["anchors"],
@@ -188,6 +203,8 @@ def _plan(options: dict, block: int) -> Plan:
         dtype=options["dtype"] or ("float32" if on_cpu() else "bfloat16"),
         check=options["check"],
         examined=options["examined"],
+        held_out=options["held_out"],
+        begun_from=origin,
     )
 
 

@@ -50,13 +50,13 @@ def configure(shape: Shape, target: Target, taps: tuple[int, ...]) -> dict:
         "architectures": [ARCHITECTURES[shape.kind]],
         "model_type": "qwen3",
         "hidden_size": hidden,
-        "intermediate_size": text["intermediate_size"],
+        "intermediate_size": text.get("intermediate_size") or 3 * hidden,  # a mixture of experts may state none
         "num_hidden_layers": shape.layers,
         "num_attention_heads": heads,
         "num_key_value_heads": shared,
         "head_dim": text.get("head_dim") or hidden // heads,
         "vocab_size": target.vocab_rows,
-        "rms_norm_eps": text["rms_norm_eps"],
+        "rms_norm_eps": text.get("rms_norm_eps", 1e-6),
         "rope_parameters": {
             "rope_theta": rope.get("rope_theta") or text.get("rope_theta", 10000.0),
             "rope_type": "default",
@@ -80,8 +80,9 @@ def lengthened(stated: dict, drafter: Backbone, block: int | None) -> dict:
     if block is None:
         return stated
     drafter.config = replace(drafter.config, block_size=block)
-    holder = stated if "block_size" in stated else stated["dflash_config"]
-    holder["block_size"] = block
+    for holder in (stated, stated.get("dflash_config", {})):
+        if "block_size" in holder:
+            holder["block_size"] = block
     return stated
 
 

@@ -106,6 +106,8 @@ def test_a_run_goes_on_only_when_it_is_asked_to_and_the_same(tmp_path, answers, 
 def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, capsys):
     first, second = tmp_path / "first", tmp_path / "second"
     assert train(first, answers, "--steps", "1", "--kind", "dflash") == 0
+    assert train(second, answers, "--steps", "1", "--from", str(first), "--selector", "1") == 2
+    assert "--selector has no effect" in capsys.readouterr().err
     assert train(second, answers, "--steps", "1", "--from", str(first), "--soft", "0") == 0
     assert "Begun from the drafter first." in (second / "README.md").read_text()
     config = json.loads((first / "config.json").read_text())
@@ -124,7 +126,6 @@ def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, 
         (["drafter", "out", "--data", ".", "--from", ".", "--layers", "2"], "--layers has no effect with --from"),
         (["drafter", "out", "--data", ".", "--kind", "dflash", "--rank", "8"], "--rank has no effect on --kind dflash"),
         (["drafter", "out", "--data", ".", "--random", "--copy", "1,2,3"], "--copy has no effect with --random"),
-        (["data", "out", "--prompts", "x.jsonl", "--tokens", "9"], "--tokens has no effect with --prompts"),
         (["data", "out", "--taps", "1,99"], "ascending layers from 0 to 29"),
         (["data", "out", "--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
     ],

@@ -9,7 +9,7 @@ import tiny
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.train import answers, data
-from splashlite.train.batches import blocks, final_rows
+from splashlite.train.batches import Mixture, blocks, features, final_rows
 from splashlite.train.corpus import About, Corpus, values
 from splashlite.train.prompts import Prompt
 
@@ -160,7 +160,7 @@ def test_an_interrupted_corpus_goes_on_to_the_same_end(tmp_path, monkeypatch):
     target = tiny.make_target("dense")
     monkeypatch.setattr(data, "SHARD", 8)
     whole = data.make(tmp_path / "whole", target, Words(), about(target), [], tokens=200)
-    assert whole.shards >= 3 and whole.answer_tokens >= 200
+    assert len(whole) > 16 and whole.answer_tokens >= 200
 
     class Stop(Exception):
         pass
@@ -183,6 +183,53 @@ def test_other_data_do_not_get_into_a_folder(tmp_path):
     data.make(tmp_path, target, Words(), about(target), [], tokens=1)
     with pytest.raises(UsageError, match="seed 5, not 6"):
         data.make(tmp_path, target, Words(), about(target, seed=6), [], tokens=1)
+
+
+@pytest.mark.exact
+def test_a_shard_that_was_deleted_is_made_again(tmp_path, monkeypatch):
+    target = tiny.make_target("dense")
+    monkeypatch.setattr(data, "SHARD", 8)
+    whole = contents(data.make(tmp_path, target, Words(), about(target), [], tokens=200))
+    (tmp_path / "shard-00001.safetensors").unlink()
+    assert len(Corpus(tmp_path)) == len(whole) - 8
+    assert contents(data.make(tmp_path, target, Words(), about(target), [], tokens=200)) == whole
+
+
+def test_prompts_that_were_changed_are_not_mistaken_for_the_old_ones(tmp_path):
+    target, file = tiny.make_target("dense"), tmp_path / "mine.jsonl"
+    file.write_text('{"text": "once upon"}\n')
+    stated = about(target, prompts=file.name, contents=data.contents([file]))
+    data.make(tmp_path / "out", target, Words(), stated, [file], tokens=None)
+    file.write_text('{"text": "once upon"}\n{"text": "a time"}\n')
+    with pytest.raises(UsageError, match="what mine.jsonl held before it was changed"):
+        data.make(tmp_path / "out", target, Words(), replace(stated, contents=data.contents([file])), [file], tokens=None)
+
+
+def test_only_the_targets_own_greedy_answers_are_examined_evenly(tmp_path):
+    target, file = tiny.make_target("dense"), tmp_path / "mine.jsonl"
+    line = '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "you too"}]}\n'
+    file.write_text("".join(line % f"hi {i}" for i in range(16)))
+    given = data.make(tmp_path / "given", target, Words(), about(target), [file], tokens=None)
+    own = data.make(tmp_path / "own", target, Words(), about(target), [], tokens=2000)
+    mixture = Mixture([given, own], held_out=2, longest=200)
+    assert given.given == mixture.given == 16 and own.given == 0
+    some, every = mixture.examination(5), mixture.examination(10**6)
+    assert every == [(own, i) for i in range(1, len(own), 2) if own[i].temperature == 0]
+    assert 3 <= len(some) <= 5 and set(some) <= set(every) and some[-1][1] > len(own) * 0.6
+
+
+def test_a_batch_may_hold_texts_with_kept_features_and_without():
+    target = tiny.make_target("dense")
+    kept = generate(target, range(3))
+    mixed = [kept[0], replace(kept[1], features=None), kept[2]]
+    rows = features(target, mixed, max(map(len, kept)) - 1)
+    for text, found in zip(kept, rows, strict=True):
+        assert mx.allclose(values(text.features).astype(mx.float32), found[: len(text) - 1], rtol=0.01, atol=0.02)
+
+
+@pytest.mark.parametrize(("layers", "taps"), [(1, (0,)), (2, (1,)), (3, (1,)), (5, (1, 2)), (30, (1, 7, 14, 20, 27))])
+def test_taps_ascend_whatever_the_depth(layers, taps):
+    assert data.even_taps(layers, 5) == taps
 
 
 def test_ones_own_prompts_are_answered_and_ready_answers_are_read(tmp_path):

@@ -22,7 +22,7 @@ PLAN = Plan(
     recipe=Recipe(texts=8, anchors=8, block=6, columns=None, longest=200, seed=0),
     objective=Objective(gamma=3.0, soft=0.5, selector=1.0),
     steps=12, optimizer="adamw", rate=3e-3, warmup=0.05, least=0.1, decay=0.01, clip=1.0,
-    accumulate=1, dtype="float32", check=4, examined=6,
+    accumulate=1, dtype="float32", check=4, examined=6, held_out=8, begun_from="random layers",
 )  # fmt: skip
 
 
@@ -129,11 +129,12 @@ def test_simulated_decoding_is_decoding(tmp_path, made):
 
 
 @pytest.mark.parametrize(
-    ("linearly", "dtype", "optimizer"),
-    [(False, "float32", "adamw"), (True, "float32", "muon"), (True, "bfloat16", "adamw")],
+    ("linearly", "dtype", "optimizer", "accumulate"),
+    [(False, "float32", "adamw", 1), (True, "float32", "muon", 2), (True, "bfloat16", "adamw", 1)],
 )
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dtype, optimizer):
-    plan = replace(PLAN, dtype=dtype, optimizer=optimizer)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, made, linearly, dtype, optimizer, accumulate):
+    monkeypatch.setattr("splashlite.train.workers.cores", lambda: 2)
+    plan = replace(PLAN, dtype=dtype, optimizer=optimizer, accumulate=accumulate)
     whole, _ = begin(made, linearly=linearly)
     begun = weights(whole)
     run = run_in(tmp_path / "whole", made, plan, whole)
@@ -164,6 +165,34 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, made, linearly, dty
         assert array.dtype == np.float32 and np.array_equal(weights(fresh)[name], array), name
         assert np.array_equal(begun[name], array) == (name in ("fc.start", "fc.middle", "fc.spread")), name
     assert all(np.array_equal(a, b) for a, b in zip(run.best()[0].values(), second.best()[0].values(), strict=True))
+
+
+def test_a_run_that_was_cut_off_at_once_is_resumed_and_keeps_what_it_began_with(tmp_path, made):
+    """Such a rate makes nothing better, so the best weights stay those of the only examination before the first step."""
+
+    def stop(done, total, **numbers):
+        raise KeyboardInterrupt
+
+    plan = replace(PLAN, steps=4, rate=50.0)
+    first = run_in(tmp_path, made, plan, begin(made)[0])
+    first.start()
+    with pytest.raises(KeyboardInterrupt):
+        first.go(stop)
+    second = run_in(tmp_path, made, plan, begin(made, seed=9)[0])
+    second.resume()
+    second.go(quiet)
+    weights, step, _ = second.best()
+    assert step == 0 and np.array_equal(weights["norm.weight"], begin(made)[0].norm.weight)
+    assert [each["step"] for each in log(tmp_path) if "acceptance" in each] == [0, 4]
+
+
+def test_the_best_drafter_so_far_is_told_of_at_once(tmp_path, made):
+    run, told = run_in(tmp_path, made, replace(PLAN, steps=40, check=10), begin(made)[0]), []
+    run.start()
+    run.go(quiet, lambda: told.append(run.best()[1]))
+    lengths = {each["step"]: each["acceptance"]["length"] for each in log(tmp_path) if "acceptance" in each}
+    records = [step for step, length in lengths.items() if all(length > lengths[s] for s in lengths if s < step)]
+    assert told == records and len(told) > 1
 
 
 @pytest.mark.exact
@@ -203,15 +232,17 @@ def test_a_longer_block_is_trained_from_a_drafter_of_a_shorter_one(made):
     drafter, stated = begin(made)
     for length in (3, 9):
         assert start.lengthened(stated, drafter, length)["dflash_config"]["block_size"] == drafter.block_size == length
-    assert start.lengthened({"block_size": 4}, drafter, 8)["block_size"] == 8
+    twice = start.lengthened({"block_size": 4, "dflash_config": {"block_size": 4}}, drafter, 8)
+    assert twice["block_size"] == twice["dflash_config"]["block_size"] == 8
     start.lengthened(stated, drafter, None)
     assert drafter.block_size == 8
 
 
 def test_the_card_tells_a_block_size_that_is_stated_outside(made):
     """Published DFlash drafters state it beside dflash_config, not in it."""
-    config = {"architectures": ["DFlashDraftModel"], "num_hidden_layers": 2, "hidden_size": 64, "block_size": 4}
-    config["dflash_config"] = {"mask_token_id": 1, "target_layer_ids": [1]}
+    config = tiny.drafter_config("dflash")
+    config["block_size"] = 4
+    del config["dflash_config"]["block_size"]
     accepted = Acceptance(2.0, 2.0, 0.5, [0.5, 0.3, 0.2], 10)
     story = output.Story("owner/tiny", "the drafter old", ("built-in",), 100, 4, PLAN, 12, accepted)
     assert "block size 4" in output.card(config, 1000, story)
@@ -230,25 +261,19 @@ def test_a_run_without_a_checkpoint_is_not_resumed(tmp_path, made):
         run_in(tmp_path, made, PLAN, begin(made)[0]).resume()
 
 
-def test_accumulated_batches_are_one_large_batch(tmp_path, made):
-    """Two batches of one step give the mean of their gradients: with the same batch twice, that of one."""
+def test_accumulated_batches_count_equally(tmp_path, made):
+    """A step's gradient over two batches is the mean of theirs, as far as lengths tell: |a + b|^2 + |a - b|^2 is
+    2 |a|^2 + 2 |b|^2, and losses are means."""
     target, corpus = made
-    one, two = begin(made)[0], begin(made)[0]
-    single = run_in(tmp_path / "one", made, replace(PLAN, steps=1, check=99), one)
-    double = run_in(tmp_path / "two", made, replace(PLAN, steps=1, check=99, accumulate=2), two)
-    double.mixture.texts = lambda seed, step, count: single.mixture.__class__.texts(single.mixture, seed, 0, count)
-    import splashlite.train.fit as fit
-
-    whole = fit.batch
-    try:
-        fit.batch = lambda mixture, target, recipe, step: whole(single.mixture, target, recipe, 0)
-        for each in (single, double):
-            each.start()
-            each.go(quiet)
-    finally:
-        fit.batch = whole
-    for name, array in weights(one).items():
-        assert np.allclose(weights(two)[name], array, rtol=1e-5, atol=1e-7), name
+    drafter = begin(made)[0]
+    runs = {count: run_in(tmp_path / f"{count}", made, replace(PLAN, accumulate=count), drafter) for count in (1, 2)}
+    found, parts = zip(*(runs[1]._gradients(batch(runs[1].mixture, target, PLAN.recipe, number)) for number in (0, 1)))
+    flat = [mx.concatenate([array.flatten() for _, array in tree_flatten(part)]) for part in parts]
+    assert not mx.allclose(*flat, rtol=0.1)
+    runs[2].start()
+    taken = runs[2]._step()
+    assert np.isclose(taken["norm"], mx.linalg.norm((flat[0] + flat[1]) / 2).item(), rtol=1e-4)
+    assert np.isclose(taken["base"], (found[0]["base"] + found[1]["base"]).item() / 2, rtol=1e-5)
 
 
 def test_a_new_drafter_is_a_no_op_on_top_of_its_layers(made):
@@ -265,6 +290,32 @@ def test_a_new_drafter_is_a_no_op_on_top_of_its_layers(made):
     texts = [corpus[i] for i in range(3)]
     a, b = simulate(first, target, texts), simulate(second, target, texts)
     assert (a.length, a.survival) == (b.length, b.survival) and b.length == b.first_choice
+
+
+@pytest.mark.parametrize("name", sorted(tiny.FAMILIES))
+@pytest.mark.parametrize("kind", ["dflash2", "dflash"])
+def test_every_target_can_be_given_a_drafter(tmp_path, name, kind):
+    target = tiny.make_target(name)
+    shape = start.Shape(kind, layers=1, block=4, rank=8, top_k=4, window=None, mask_id=tiny.VOCAB - 1, copied=None)
+    stated = start.configure(shape, target, tiny.TAPS)
+    drafter = start.create(stated, shape, target, mx.random.normal((20, 3 * target.hidden_size)), 0)
+    accepted = Acceptance(1.0, 1.0, 0.5, [0.5, 0.3, 0.2], 10)
+    story = output.Story("owner/tiny", "random layers", ("built-in",), 100, 4, PLAN, 0, accepted)
+    output.write(tmp_path, stated, dict(tree_flatten(drafter.parameters())), story)
+    loaded = load_drafter(tmp_path, dtype=mx.float32)
+    engine = tiny.make_engine(target, loaded)
+    assert len(engine.generate(tiny.random_prompt(9), max_tokens=6, width=3).tokens) == 6
+
+
+def test_a_drafter_of_another_type_is_written_in_the_one_that_is_stated(tmp_path, made):
+    """float32 and torch_dtype, as others publish them: what was trained from them is bfloat16, and says so."""
+    config = tiny.drafter_config()
+    config["torch_dtype"] = config.pop("dtype")
+    drafter = load_drafter(tiny.write_drafter(tmp_path / "old", config), dtype=mx.float32)
+    story = output.Story("owner/tiny/", "the drafter old", ("built-in",), 100, 4, PLAN, 0, Acceptance(1.0, 1.0, 0.5, [0.5], 1))
+    output.write(tmp_path / "new", config, dict(tree_flatten(drafter.parameters())), story)
+    assert load_drafter(tmp_path / "new", dtype=mx.float32).config == drafter.config
+    assert "# A DFlash 2 drafter for tiny\n" in (tmp_path / "new" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["dense", "hybrid"])
