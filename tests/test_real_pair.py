@@ -32,7 +32,7 @@ def test_greedy_text_is_the_same_with_the_drafter(engine, kind, record_property)
             assert where.near_tie, f"{question!r} parts at token {where.index} with a gap of {where.gap:.2e} > {where.bound:.2e}"
         tokens, cycles = tokens + drafted.stats.completion_tokens, cycles + drafted.stats.cycles
     print(f"\n{kind}: acceptance length {tokens / cycles:.2f} over {cycles} cycles, {parted} of {len(PROMPTS[kind])} texts part at a near tie")
-    assert tokens / cycles > 1.45, "the drafter is hardly ever accepted"
+    assert tokens / cycles > 1.6, "the drafter is hardly ever accepted"
 
 
 def test_seeded_text_is_the_same_with_the_drafter(engine):
