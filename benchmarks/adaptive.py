@@ -204,7 +204,7 @@ def race(
     ms, stats, texts = defaultdict(float), defaultdict(list), defaultdict(list)
     for number, ids in enumerate(prompts):
         if tuple(ids) not in sessions:
-            sessions[tuple(ids)] = {name: copy for name, copy in zip(arms, readings(engine, ids, len(arms)), strict=True)}
+            sessions[tuple(ids)] = dict(zip(arms, readings(engine, ids, len(arms)), strict=True))
         running = {name: Running(engine, sessions[tuple(ids)][name], ids, tokens, arm) for name, arm in arms.items()}
         for each in running.values():
             each.begin()

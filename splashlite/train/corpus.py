@@ -120,7 +120,7 @@ def begin(folder: Path, about: About) -> Corpus:
     corpus = Corpus(folder)
     for key, wanted in asdict(about).items():
         found = getattr(corpus.about, key)
-        if key == "contents" and found != wanted:
+        if found != wanted and key == "contents":
             raise UsageError(f"{folder} holds answers to what {about.prompts} held before it was changed: name another folder")
         if found != wanted:
             raise UsageError(

@@ -79,7 +79,8 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
         )
     if not mixture.training:
         raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
-    drafter, stated, origin, explained = _begin(tapped, tokenizer, mixture, begin, fresh, copied, options)
+    earlier = None if begin is None else fetch(resolve(begin, target=target_id(target)).drafter)
+    drafter, stated, origin, explained = _begin(tapped, tokenizer, mixture, begin, earlier, fresh, copied, options)
     spread.widen(drafter, tapped, mixture.some(spread.TEXTS))
     plan = _plan(options, drafter, origin)
     run = Run(folder / RUN, plan, drafter, tapped, mixture)
@@ -138,12 +139,11 @@ def _one(corpora: list[Corpus], key: str):
     return found.pop()
 
 
-def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin, fresh, copied, options):
+def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin, earlier, fresh, copied, options):
     """The drafter to train, its config.json, where it comes from, and how much the best linear one explains."""
     taps = mixture.taps
     if begin is not None:
-        folder = fetch(resolve(begin, target=mixture.target).drafter)
-        drafter = load_drafter(folder, dtype=mx.float32)
+        drafter = load_drafter(earlier, dtype=mx.float32)
         if drafter.config.kind == "dflash" and options["selector"] is not None:
             raise UsageError(f"--selector has no effect on {begin}, which is of version 1 and has none: leave it out")
         check_match(
@@ -154,7 +154,7 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
                 f"{begin} reads layers {drafter.config.target_layer_ids}, the data hold the features of {taps}: "
                 f"make data with --taps {','.join(map(str, drafter.config.target_layer_ids))}"
             )
-        stated = start.lengthened(read_json(folder / "config.json"), drafter, options["block"])
+        stated = start.lengthened(read_json(earlier / "config.json"), drafter, options["block"])
         return drafter, stated, f"the drafter {Path(begin).name}", ""
     shape = start.Shape(
         kind=options["kind"],

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,10 @@ def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, 
     assert "--selector has no effect" in capsys.readouterr().err
     assert train(second, answers, "--steps", "1", "--from", str(first), "--soft", "0") == 0
     assert "Begun from the drafter first." in (second / "README.md").read_text()
+    moved = shutil.copytree(answers, tmp_path / "moved")
+    about = json.loads((moved / "corpus.json").read_text())
+    (moved / "corpus.json").write_text(json.dumps(about | {"target": "./where-it-was"}))
+    assert train(tmp_path / "again", moved, "--steps", "1", "--from", str(first)) == 0
     config = json.loads((first / "config.json").read_text())
     config["dflash_config"]["target_layer_ids"] = [0, 7, 14, 20, 27]
     (first / "config.json").write_text(json.dumps(config))
