@@ -22,6 +22,7 @@ from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.check import check_match
 from splashlite.pairs.fetch import fetch
 from splashlite.pairs.resolve import Pair, read_sampling, resolve
+from splashlite.pairs.template import unread
 from splashlite.pairs.tokenizer import Tokenizer, eos_ids, load_tokenizer
 from splashlite.sessions import Disk, Session, Store, fingerprint
 from splashlite.target import Target, load_target
@@ -113,7 +114,7 @@ def open_pair(
     sampling = pair.sampling or read_sampling(target_path)
     costs = None
     if drafter is not None:
-        files = (_sizes(target_path), _sizes(drafter_path), str(activation_dtype(model)), draft_bits, blas.found())
+        files = (_sizes(target_path), _sizes(drafter_path), drafter.config, str(activation_dtype(model)), draft_bits, blas.found())
         costs = _costs(tapped, drafter, files, calibrate, progress)
     ends = tokenizer.eos_ids if tokenizer is not None else eos_ids(target_path, config)
     store = Store(planned.cache_bytes, Disk(fingerprint(tapped, drafter), disk_bytes) if disk_bytes else None)
@@ -130,7 +131,7 @@ def _costs(target: Target, drafter, files: tuple, calibrate: str, progress) -> C
         return Costs.flat(drafter.block_size)
     key = cost.fingerprint(*files)
     costs = cost.kept(key) if calibrate == "auto" else None
-    if costs is None:
+    if costs is None or len(costs.verify_ms) != drafter.block_size:
         heard = (lambda done, total: None) if progress is None else partial(progress, "measuring this machine")
         costs = cost.measure(target, drafter, heard)
         cost.keep(key, costs)
@@ -237,16 +238,16 @@ class Engine:
         if logprobs is not None:
             arguments.whole("logprobs", logprobs, 20)
         speculation, drafter = self._speculation(arguments.switch("speculative", speculative), width)
-        policy = None
+        policy = survival = None
         if drafter is not None:
-            self.survival = self.survival.faded(REMEMBERED)
-            policy = widths.of(width, drafter.block_size, self.costs, self.survival)
+            survival = self.survival.faded(REMEMBERED)
+            policy = widths.of(width, drafter.block_size, self.costs, survival)
         stats = Stats(prompt_tokens=len(ids), speculation=speculation, kernels=kernels.choice())
         if self.timing:
             stats.draft_ms, stats.verify_ms = [], []
         budget = min(max_tokens, self.context - len(ids))
         loop = Loop(self.target, drafter, self.session, sampler, policy, self.eos_ids, stats, logprobs, constraint, self.timing)
-        return self._pieces(loop, ids, budget, text)
+        return self._pieces(loop, ids, budget, text, survival)
 
     def _speculation(self, speculative: bool, width: int | None) -> tuple[str, object | None]:
         """Whether this request speculates, in words, and the drafter if it does."""
@@ -255,13 +256,17 @@ class Engine:
             if width not in (None, 1):
                 raise UsageError(f"width={width} was asked for, but speculation is off ({why}): leave width out")
             return f"off: {why}", None
-        return ("off: width=1", None) if width == 1 and width is not True else ("on", self.drafter)
+        widths.check(width, self.drafter.block_size)
+        return ("off: width=1", None) if width == 1 else ("on", self.drafter)
 
-    def _pieces(self, loop: Loop, ids: list[int], budget: int, text: TextStream | None) -> Iterator[Piece]:
+    def _pieces(
+        self, loop: Loop, ids: list[int], budget: int, text: TextStream | None, survival: Survival | None
+    ) -> Iterator[Piece]:
         if self._busy:
             raise SplashliteError("this engine is in the middle of a reply: finish or close that stream first")
         self._take()
         self._busy, self._stop = True, False
+        self.survival = survival or self.survival
         self._owner.begin()
         stats, cycles, began = loop.stats, loop.cycles(budget), perf_counter()
         try:
@@ -291,6 +296,8 @@ class Engine:
                 self._owner.check()
             cycles.close()
             said += text.finish() if text is not None else ""
+            if text is not None and text.stopped and reason == "length":
+                reason = "stop"
             if 2 * stats.parked_cycles > stats.cycles:
                 stats.speculation = f"parked: {loop.width.reason()}"
             stats.peak_memory_bytes = mx.get_peak_memory()
@@ -330,7 +337,7 @@ class Engine:
         """End the running reply after the cycle in progress; safe from a signal handler or another thread."""
         self._stop = True
 
-    def encode(self, prompt: str | list[int] | list[dict], **template) -> list[int]:
+    def encode(self, prompt: str | list[int] | list[dict], /, **template) -> list[int]:
         """A prompt's token ids. Raises UsageError for an empty prompt, one that fills the context, or ids out of range."""
         ids = self._ids(prompt, template)
         if not ids:
@@ -343,11 +350,17 @@ class Engine:
 
     def _ids(self, prompt, template: dict) -> list[int]:
         chat = arguments.is_chat(prompt)
+        if template and not chat:
+            raise UsageError("chat_template_kwargs are for chat messages: leave them out of a prompt of text or token ids")
         if not chat and not isinstance(prompt, str):
             return arguments.token_ids(prompt, self.target.vocab_rows)
         if self.tokenizer is None:
             raise UsageError("this target's folder has no tokenizer: give the prompt as a list of token ids")
-        return self.tokenizer.apply_chat_template(prompt, **template) if chat else self.tokenizer.encode(prompt)
+        if not chat:
+            return self.tokenizer.encode(prompt)
+        if strange := unread(template, self.tokenizer.settings):
+            raise UsageError(f"chat_template_kwargs has {strange[0]!r}, which this model's chat template does not take: {strange[1]}")
+        return self.tokenizer.apply_chat_template(prompt, **template)
 
     def describe(self) -> dict:
         """What is loaded and what computes, for people and for JSON."""

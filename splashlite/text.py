@@ -30,8 +30,9 @@ class TextStream:
     """The text of a reply while its tokens arrive, in any split, up to the first stop string.
 
     A stop string ends the text where its last character arrives; of two that end there the longer one is cut away.
-    Text is held back only while it may still turn out to be part of a stop string, or of a character whose bytes are
-    not complete. `stopped` says that a stop string was met, `tokens_used` how many ids were needed up to here.
+    Text is held back only while it may still turn out to be part of a stop string, or of a run of bytes that is not
+    complete; a stop string that ends in such a run ends the text there, as nothing behind it is wanted. `stopped` says
+    that a stop string was met, `tokens_used` how many ids were needed up to here.
     """
 
     def __init__(self, tokenizer, stop=()):
@@ -49,6 +50,8 @@ class TextStream:
                 break
             self.tokens_used += 1
             pieces.append(self._filter(self._detokenizer.push(token)))
+            if not self.stopped and self._meets(self._detokenizer.likely):
+                pieces.append(self._filter(self._detokenizer.finish()))
         return "".join(pieces)
 
     def finish(self) -> str:
@@ -59,6 +62,13 @@ class TextStream:
         if not self.stopped:
             text, self._held = text + self._held, ""
         return text
+
+    def _meets(self, likely: str) -> bool:
+        """Whether a stop string ends in the characters that a held run of bytes just got."""
+        if not self._detokenizer.holds:
+            for stop in self._stops:
+                stop.likely = stop.matched
+        return any([stop.foresee(character) for character in likely for stop in self._stops])
 
     def _filter(self, text: str) -> str:
         """Hold back what may become a stop string; returns what can no longer be one."""
@@ -83,7 +93,7 @@ class _Matcher:
     def __init__(self, text: str):
         self._text = text
         self.length = len(text)
-        self.matched = 0
+        self.matched = self.likely = 0  # characters, and with those of a held run of bytes
         self._shorter = [0] * len(text)
         for end in range(1, len(text)):
             self._shorter[end] = self._longest(self._shorter[end - 1], text[end])
@@ -92,6 +102,11 @@ class _Matcher:
         """Whether the string ends with this character."""
         self.matched = self._longest(self.matched, character)
         return self.matched == self.length
+
+    def foresee(self, character: str) -> bool:
+        """Whether the string would end with this character of a held run."""
+        self.likely = self._longest(self.likely, character)
+        return self.likely == self.length
 
     def _longest(self, matched: int, character: str) -> int:
         while matched and self._text[matched] != character:
@@ -117,6 +132,8 @@ def openings(tokenizer) -> list[list[int]]:
 
 def detokenizer(tokenizer):
     """A fresh incremental decoder with `push(id) -> str` and `finish() -> str`, after the tokenizer's own decoder.
+
+    `holds` says that it keeps a run of bytes back, `likely` which characters the last id would add to that run's text.
 
     Raises SplashliteError when the tokenizer decodes in a way that cannot be followed token by token.
     """
@@ -160,6 +177,8 @@ _BYTES = _byte_of_character()
 class _ByteLevel:
     """Every token is a run of bytes; a token with a character outside the alphabet stands for its own text."""
 
+    holds, likely = False, ""
+
     def __init__(self, tokenizer):
         self._token = tokenizer.id_to_token
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -192,21 +211,30 @@ class _Pieces:
         ]
         strip = steps[-1] if steps[-1]["type"] == "Strip" else {"content": "", "start": 0}
         self._stripped, self._to_strip = strip["content"], strip["start"]
-        self._bytes = b""
+        self._bytes, self.likely = b"", ""
+        self._trial = _Run(self._to_strip)
+
+    @property
+    def holds(self) -> bool:
+        return bool(self._bytes)
 
     def push(self, token: int) -> str:
-        text = self._token(token)
+        text, self.likely = self._token(token), ""
         if text is None:
             return ""
         for pattern, content in self._replacements:
             text = text.replace(pattern, content)
         if len(text) == 6 and text.startswith("<0x") and text.endswith(">") and _is_hex(text[3:5]):
-            self._bytes += bytes([int(text[3:5], 16)])
+            byte = bytes([int(text[3:5], 16)])
+            self._bytes += byte
+            self.likely = self._trial.push(byte, self._stripped)
             return ""
-        return self._strip(self._flush() + text)
+        text, self._to_strip = _strip(self._flush() + text, self._stripped, self._to_strip)
+        self._trial = _Run(self._to_strip)
+        return text
 
     def finish(self) -> str:
-        return self._strip(self._flush())
+        return _strip(self._flush(), self._stripped, self._to_strip)[0]
 
     def _flush(self) -> str:
         run, self._bytes = self._bytes, b""
@@ -215,13 +243,30 @@ class _Pieces:
         except UnicodeDecodeError:
             return "\ufffd" * len(run)
 
-    def _strip(self, text: str) -> str:
-        while self._to_strip and text:
-            if not text.startswith(self._stripped):
-                self._to_strip = 0
-                break
-            text, self._to_strip = text[1:], self._to_strip - 1
+
+class _Run:
+    """What a run of bytes will be as long as it is UTF-8, a byte at a time."""
+
+    def __init__(self, to_strip: int):
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._to_strip, self._broken = to_strip, False
+
+    def push(self, byte: bytes, stripped: str) -> str:
+        try:
+            text = "" if self._broken else self._decoder.decode(byte)
+        except UnicodeDecodeError:
+            text, self._broken = "", True
+        text, self._to_strip = _strip(text, stripped, self._to_strip)
         return text
+
+
+def _strip(text: str, stripped: str, left: int) -> tuple[str, int]:
+    """`text` without up to `left` leading `stripped`, and how many may still be taken from what follows."""
+    while left and text:
+        if not text.startswith(stripped):
+            return text, 0
+        text, left = text[1:], left - 1
+    return text, left
 
 
 def _is_hex(text: str) -> bool:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import mlx.core as mx
 import pytest
+from pairs.toys import byte_level
 from tiny import BLOCK, Scripted, drafter_config, make_engine, make_target, random_prompt, write_drafter, write_target
 
 import splashlite
@@ -74,6 +75,9 @@ WRONG = [
     ({"seed": -1}, "seed"), ({"seed": 2**64}, "seed"), ({"speculative": "no"}, "speculative"), ({"constraint": 5}, "constraint"),
     ({"chat_template_kwargs": "x"}, "chat_template_kwargs"), ({"chat_template_kwargs": {1: 2}}, "chat_template_kwargs"),
     ({"width": True}, "width"), ({"width": 0}, "width"), ({"width": 9}, "width"), ({"width": 4, "speculative": False}, "width"), ({"logprobs": 21}, "logprobs"),
+    ({"width": 1.0}, "width"), ({"logit_bias": {1: 1e39}}, "logit_bias of token 1"), ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+    ({"logit_bias": {token: -float("inf") for token in range(160)}}, "forbids every token"),
+    ({"chat_template_kwargs": {"enable_thinking": True}}, "chat_template_kwargs are for chat messages"),
 ]
 
 
@@ -83,6 +87,52 @@ def test_wrong_arguments_are_refused_by_name_before_anything_runs(folders, optio
     with pytest.raises(UsageError, match=name):
         engine.stream(PROMPT, **options)
     assert not engine.session.tokens
+
+
+@pytest.mark.parametrize("name", ["enable_thinkin", "messages", "prompt", "chat_template", "tokenize"])
+def test_template_settings_that_the_template_does_not_take_are_refused(name):
+    tokenizer = byte_level(chat_template="{% for m in messages %}{{ m.content }}{% endfor %}{{ enable_thinking }}")
+    engine = make_engine(make_target("dense"), tokenizer=tokenizer)
+    with pytest.raises(UsageError, match=f"'{name}'.*it reads enable_thinking"):
+        engine.stream([{"role": "user", "content": "hi"}], chat_template_kwargs={name: "x"})
+
+
+def test_a_bias_that_leaves_the_grammar_no_token_is_an_error_and_no_text():
+    class Only:
+        def rows(self, draft):
+            return [[token in (3, 4) for token in range(160)]] * (len(draft) + 1)
+
+        def commit(self, tokens):
+            pass
+
+    engine = make_engine(make_target("dense"))
+    forbidden = {token: -float("inf") for token in (3, 4)}
+    assert set(engine.generate(PROMPT, max_tokens=4, constraint=Only(), logit_bias={3: forbidden[3]}).tokens) == {4}
+    with pytest.raises(SplashliteError, match="no token"):
+        engine.generate(PROMPT, max_tokens=4, constraint=Only(), logit_bias=forbidden)
+
+
+def test_replies_that_never_ran_teach_nothing_and_take_nothing_away(engine):
+    engine.generate(PROMPT, max_tokens=40, width=4)
+    seen = list(engine.survival.seen)
+    for _ in range(3):
+        engine.stream(PROMPT)
+        with pytest.raises(UsageError, match="width"):
+            engine.stream(PROMPT, width=99)
+    assert engine.survival.seen == seen
+
+
+def test_costs_are_measured_for_each_block_size_of_equally_large_files(folders, tmp_path, monkeypatch):
+    monkeypatch.setenv("SPLASHLITE_CACHE", str(tmp_path / "cache"))
+    measured = {}
+    for block in (8, 4, 8):
+        config = drafter_config()
+        config["block_size"] = config["dflash_config"]["block_size"] = block
+        drafter = write_drafter(tmp_path / str(block), config)
+        engine = splashlite.load(target=folders[0], drafter=drafter)
+        assert len(engine.costs.cycle_ms()) == block
+        assert engine.costs == measured.setdefault(block, engine.costs)  # the third time they are read
+        assert len(engine.generate(PROMPT, max_tokens=30).tokens) == 30
 
 
 @pytest.mark.parametrize("prompt, says", [([], "empty"), ([160], "160"), ([-1], "-1"), (["a"], "'a'"), ("text", "tokenizer"),

@@ -147,6 +147,20 @@ def test_random_texts_over_a_small_alphabet_stop_where_the_definition_says():
         assert (joined, stream.tokens_used, stream.stopped) == simulate(tokenizer, ids, stops)
 
 
+@pytest.mark.parametrize("kind", ["pieces", "pieces, first space stripped"])
+def test_stop_strings_written_byte_by_byte_end_the_text_as_soon_as_they_are_there(kind):
+    tokenizer, dice, met = TOKENIZERS[kind], random.Random(6), 0
+    alphabet = [1, 2, 3, 4, 1000, *(5 + byte for byte in b"\n\n \xc3\xa9a")]
+    for _ in range(2000):
+        ids = [dice.choice(alphabet) for _ in range(dice.randrange(1, 10))]
+        stops = ["".join(dice.choice("\nab é") for _ in range(dice.randrange(1, 4))) for _ in range(dice.randrange(1, 3))]
+        stream = TextStream(tokenizer, stops)
+        joined = pushed(stream, ids, dice)
+        assert (joined, stream.tokens_used, stream.stopped) == simulate(tokenizer, ids, stops), (ids, stops)
+        met += stream.stopped
+    assert met > 500
+
+
 def test_a_false_start_is_held_back_and_then_released():
     stream = TextStream(TOKENIZERS["bytes"], "END\n")
     assert [stream.push([byte]) for byte in b"EENDX"] == ["", "E", "", "", "ENDX"]

@@ -92,7 +92,7 @@ class Loop:
                 if ended is not None:
                     tokens = tokens[: ended + 1]
                 self._commit(cycle, tokens, ahead)
-                self._learn(cycle, accepted)
+                self._learn(cycle, accepted, budget)
                 budget -= len(tokens)
                 given = perf_counter()
                 yield Step(tokens, [i < accepted for i in range(len(tokens))], self._report(cycle, len(tokens)))
@@ -107,9 +107,7 @@ class Loop:
     def _rows(self, budget: int) -> int:
         if self.drafter is None:
             return 1
-        rows = self.width.choose(budget)
-        self.stats.parked_cycles += rows == 1 and budget > 1
-        return rows
+        return self.width.choose(budget)
 
     def _launch(self, anchor: mx.array, rows: int, ahead: int = 0) -> Cycle:
         """Build one cycle's graph behind the anchor [1] and start computing it."""
@@ -138,8 +136,10 @@ class Loop:
         tokens = [] if draft is None else draft.tokens.tolist()
         self.stats.syncs += draft is not None
         allowed = mx.array(self.constraint.rows(tokens))
+        if self.sampler.bias is not None:
+            allowed = allowed & (self.sampler.bias > -mx.inf)
         if not mx.any(allowed[0]).item():
-            raise SplashliteError("the constraint allows no token at all here: the grammar cannot be completed from this text")
+            raise SplashliteError("the constraint, and logit_bias, allow no token at all here: the grammar cannot be completed from this text")
         return mx.where(allowed, logits, -mx.inf)
 
     def _logprobs(self, logits: mx.array, verdict: mx.array):
@@ -181,11 +181,13 @@ class Loop:
             self.constraint.commit(tokens)
         self.session.commit(tokens, cycle.features)
 
-    def _learn(self, cycle: Cycle, accepted: int) -> None:
-        """Count the cycle, and tell the width policy what it brought and how long it took."""
+    def _learn(self, cycle: Cycle, accepted: int, budget: int) -> None:
+        """Count a cycle that might have committed `budget` tokens, and tell the width policy what it brought and how long it
+        took."""
         self.stats.count(accepted, cycle.rows)
         now = perf_counter()
         if self.drafter is not None:
+            self.stats.parked_cycles += cycle.rows == 1 and budget > 1
             self.width.observe(cycle.rows, accepted, self._took(cycle, now))
         self._last_read = now
 

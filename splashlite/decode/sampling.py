@@ -14,6 +14,7 @@ from splashlite import kernels
 from splashlite.decode.noise import gumbel
 from splashlite.errors import UsageError
 
+MOST_BIAS = 1e30  # what float32 adds to a logit without running over
 GREEDY_BELOW = 1e-5  # a lower temperature is greedy decoding
 
 
@@ -41,13 +42,13 @@ class Params:
         _require("min_p", self.min_p, 0, 1)
         _require("presence_penalty", self.presence_penalty, -100, 100)
         _require("frequency_penalty", self.frequency_penalty, -100, 100)
-        _require("repetition_penalty", self.repetition_penalty, 0, 100, above=True)
+        _require("repetition_penalty", self.repetition_penalty, 0.01, 100)
         if self.seed is not None:
             _require("seed", self.seed, 0, 2**64 - 1, whole=True)
         for token, bias in self.logit_bias.items():
             _require("a logit_bias token id", token, 0, 2**31 - 1, whole=True)
-            if not isinstance(bias, (int, float)) or isinstance(bias, bool) or math.isnan(bias) or bias == math.inf:
-                raise UsageError(f"logit_bias of token {token} is {bias!r}: it must be a number (or -inf to forbid the token)")
+            if bias != -math.inf:
+                _require(f"logit_bias of token {token}", bias, -MOST_BIAS, MOST_BIAS, besides="or -inf to forbid the token")
 
     @property
     def greedy(self) -> bool:
@@ -58,11 +59,12 @@ class Params:
         return bool(self.presence_penalty or self.frequency_penalty) or self.repetition_penalty != 1.0
 
 
-def _require(name: str, value, low, high, *, whole: bool = False, above: bool = False) -> None:
+def _require(name: str, value, low, high, *, whole: bool = False, above: bool = False, besides: str = "") -> None:
     number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
     if not number or not (low < value if above else low <= value) or not value <= high:
         kind = "a whole number" if whole else "a number"
-        raise UsageError(f"{name} is {value!r}: it must be {kind} {'above' if above else 'from'} {low} up to {high}")
+        bounds = f"{kind} {'above' if above else 'from'} {low} up to {high}"
+        raise UsageError(f"{name} is {value!r}: it must be {bounds}" + (f", {besides}" if besides else ""))
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ class Sampler:
             outside = [token for token in params.logit_bias if token >= vocab_rows]
             if outside:
                 raise UsageError(f"logit_bias names token {outside[0]}: the vocabulary ends at {vocab_rows - 1}")
+            if sum(bias == -math.inf for bias in params.logit_bias.values()) == vocab_rows:
+                raise UsageError("logit_bias forbids every token: leave at least one that the reply may use")
             ids = mx.array(list(params.logit_bias), mx.uint32)
             self.bias = mx.zeros((vocab_rows,)).at[ids].add(mx.array(list(params.logit_bias.values()), mx.float32))
         self.key = mx.random.key(_fresh_seed()) if params.seed is None else None

@@ -125,8 +125,13 @@ def of(width: int | None, block_size: int, costs: Costs | None, survival: Surviv
     None is automatic: adaptive by `costs`, or the drafter's whole block when there are none. Raises UsageError for a width
     that is not one of 1 … block_size.
     """
+    check(width, block_size)
     if width is None:
         return Fixed(block_size) if costs is None else Adaptive(costs, survival)
-    if not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= block_size:
-        raise UsageError(f"width is {width!r}: it must be a whole number from 1 to the drafter's block size, {block_size}")
     return Fixed(width)
+
+
+def check(width: int | None, block_size: int) -> None:
+    """Raises UsageError for a width that is neither None nor one of 1 … block_size."""
+    if width is not None and (not isinstance(width, int) or isinstance(width, bool) or not 1 <= width <= block_size):
+        raise UsageError(f"width is {width!r}: it must be a whole number from 1 to the drafter's block size, {block_size}")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.gguf_header import read_header
+from splashlite.pairs.template import variables
 from splashlite.pairs.weights import read_json
 
 # GGUF's tokenizer.ggml.token_type
@@ -37,6 +38,7 @@ class Tokenizer:
         self.id_to_token = self._tokenizer.id_to_token
         state = json.loads(self._tokenizer.decoder.__getstate__()) if self._tokenizer.decoder else {"type": "none"}
         self.decoder = tuple(state["decoders"] if state["type"] == "Sequence" else [state])
+        self._settings = None
         self._size = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def __len__(self) -> int:
@@ -62,6 +64,13 @@ class Tokenizer:
         given. Raises UsageError when there is no template, or when the template refuses the messages.
         """
         return self.encode(self.render(messages, **kwargs), add_special_tokens=False)
+
+    @property
+    def settings(self) -> frozenset[str]:
+        """The names that the chat template reads."""
+        if self._settings is None:
+            self._settings = variables(self.chat_template)
+        return self._settings
 
     def render(self, messages: list[dict], **kwargs) -> str:
         """The text that `apply_chat_template` encodes."""
