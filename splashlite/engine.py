@@ -406,7 +406,7 @@ def _asked(config: dict, wanted: int | None) -> int | None:
     """The number of tokens that prompt and reply may have together, when one was asked for."""
     trained = _trained(config)
     if wanted is None and trained is None:
-        raise UsageError("the target's config does not say how long a text it was trained for: pass context=")
+        raise UsageError("the target's config does not say how long a text it was trained for: say it with --context (context= in Python)")
     if wanted is not None and (not isinstance(wanted, int) or wanted < 2 or (trained is not None and wanted > trained)):
         raise UsageError(f"context is {wanted!r}: it must be a whole number from 2 to the {trained} tokens this target was trained for")
     return wanted

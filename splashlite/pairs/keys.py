@@ -214,7 +214,7 @@ class _Config:
         if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str) or named[0] not in _KINDS:
             raise self.error(
                 f"architectures is {named!r}, which is no drafter that splashlite knows ({', '.join(_KINDS)}): "
-                "if this is a target, pass it as target="
+                "if this is a target, pass it with --target (target= in Python)"
             )
         for key in ("quantization", "quantization_config"):
             if self._raw.get(key) is not None:

@@ -95,7 +95,7 @@ def _named(name: str, target: str | None) -> Pair:
             return pair.pair(f"{name} is the drafter of {pair.name}", drafter=_source(name))
         if name.split("@")[0].lower() in map(str.lower, pair.targets):
             raise UsageError(
-                f"{name} is a target, not a drafter: load {pair.name}, or pass target={name!r} and a drafter"
+                f"{name} is a target, not a drafter: load {pair.name}, or pass it with --target (target= in Python), and a drafter"
             )
     if _is_local(name):
         return _unknown(
@@ -118,15 +118,15 @@ def _named(name: str, target: str | None) -> Pair:
 def _unknown(name: str, config: dict, card: str, target: str | None) -> Pair:
     """A drafter that is not in models/: its config.json or its card names the base model."""
     if not is_drafter(config):
-        raise UsageError(f"{name} is not a DFlash drafter: if it is a target, pass it as target=")
+        raise UsageError(f"{name} is not a DFlash drafter: if it is a target, pass it with --target (target= in Python)")
     if target is not None:
         return Pair(None, _source(target), _source(name), {}, None, (), f"{name} was given as the drafter")
     base = config.get("base_model_name_or_path") or _base_model(card)
     if not base:
-        raise SplashliteError(f"{name} does not name its base model: pass the target as target=")
+        raise SplashliteError(f"{name} does not name its base model: name its target with --target (target= in Python)")
     if not isinstance(base, str) or not _is_repository(base):
         raise SplashliteError(
-            f"{name} names {base!r} as its base model, which is no single repository id: pass the target as target="
+            f"{name} names {base!r} as its base model, which is no single repository id: name its target with --target (target= in Python)"
         )
     why = f"{name} names {base} as its base model"
     for pair in _known().values():
@@ -141,7 +141,7 @@ def _for_target(target: str) -> Pair:
     for pair in _known().values():
         if target.split("@")[0].lower() in map(str.lower, pair.targets):
             return replace(pair.pair(f"{target} is the target of {pair.name}"), target=source)
-    why = f"no drafter is known for {target}: it decodes plainly, pass drafter= to speculate"
+    why = f"no drafter is known for {target}: it decodes plainly, name a drafter with --drafter (drafter= in Python) to speculate"
     return Pair(None, source, None, {}, None, (), why)
 
 

@@ -69,7 +69,7 @@ def _from_gguf(path: Path, dtype: mx.Dtype | None) -> tuple[nn.Module, dict]:
 def _from_folder(path: Path) -> tuple[nn.Module, dict]:
     config = read_config(path)
     if is_drafter(config):
-        raise SplashliteError(f"{path} holds a drafter, not a target: pass it as drafter= and name a target with target=")
+        raise SplashliteError(f"{path} holds a drafter, not a target: pass it with --drafter and name a target with --target (drafter=, target= in Python)")
     supported(config.get("model_type"))
     weight_files(path)
     try:

@@ -242,7 +242,7 @@ def test_a_repository_that_is_not_known_is_asked_for_its_card(hub):
     pair = resolve("someone/drafter")
     assert (pair.target.places, pair.drafter.places) == ((Hub("someone/target-7B"),), (Hub("someone/drafter"),))
     hub.repositories["someone/bare"] = {"config.json": json.dumps(DRAFTER).encode()}
-    with pytest.raises(SplashliteError, match="pass the target as target="):
+    with pytest.raises(SplashliteError, match="name its target with --target"):
         resolve("someone/bare")
     hub.repositories["someone/model"] = {"config.json": b'{"architectures": ["LlamaForCausalLM"]}'}
     with pytest.raises(UsageError, match="not a DFlash drafter"):
