@@ -90,6 +90,14 @@ class Plan:
     def total_bytes(self) -> int:
         return self.needs.fixed_bytes + self.needs.context_bytes(self.context) + self.cache_bytes
 
+    def beside(self, tokens: int) -> int:
+        """How long another text may become while one of `tokens` tokens is kept, in tokens: what the plan has for the
+        rest of that one's context, and what is left of the limit, must hold all of the other one's state."""
+        needs, spare = self.needs, self.limit_bytes - self.total_bytes
+        spare += (self.context - tokens - SPARE_ROWS) * needs.token_bytes
+        spare -= needs.window_bytes + needs.recurrent_bytes + needs.tape_bytes
+        return max(0, spare) // needs.token_bytes if needs.token_bytes else self.context * (spare >= 0)
+
     def parts(self) -> list[tuple[str, int]]:
         """The plan as a table: what, and its bytes; nothing that is zero."""
         needs = self.needs

@@ -117,6 +117,28 @@ def test_a_plan_never_exceeds_its_limit(big, machine, limit, context, cache):
     assert sum(size for _, size in plan.parts()) == plan.total_bytes
 
 
+@pytest.mark.parametrize("name", ["dense", "windowed", "hybrid"])
+@pytest.mark.parametrize("spare", [0, 100_000])
+def test_another_text_fits_beside_the_first(name, spare, pair, machine, monkeypatch):
+    """Both texts' state together is within the limit, at whatever length the first one stands."""
+    monkeypatch.setattr(sessions, "PREFILL_CHUNK", 256)
+    target, drafter = make_target(name), pair[1]
+    needs = memory.needs_of(target, drafter)
+    limit = needs.fixed_bytes + needs.context_bytes(4000) + spare
+    plan = memory.plan(target, drafter, trained=4096, context=4000, max_memory=limit, cache_bytes=0)
+    state = limit - needs.weights_bytes - needs.drafter_bytes - needs.working_bytes - needs.scores_bytes(4000)
+    for first in (300, 700):
+        second = plan.beside(first)
+        assert second > 500
+        held = 0
+        for length in (first, second):
+            session = Session(target, drafter, Store(0))
+            session.begin(random_prompt(length + 1))
+            held += sum(array.nbytes for layer in session.live.lasting + session.live.passing for array in layer.buffers())
+        assert held <= state + memory.SPARE_ROWS * needs.token_bytes
+    assert plan.beside(1300) == plan.beside(300) - 1000 and plan.beside(10**6) == 0
+
+
 def test_a_small_model_gets_all_that_it_was_trained_for(pair):
     assert memory.plan(*pair, trained=4096).context == 4096
     assert memory.plan(*pair, trained=600).context == 600

@@ -53,7 +53,7 @@ class Sampling(Strict):
     min_p: Finite | None = Field(None, ge=0, le=1)
     presence_penalty: Finite | None = Field(None, ge=-2, le=2)
     frequency_penalty: Finite | None = Field(None, ge=-2, le=2)
-    repetition_penalty: Finite | None = Field(None, gt=0, le=10)
+    repetition_penalty: Finite | None = Field(None, ge=0.01, le=100)
     logit_bias: dict[str, Annotated[Finite, Field(ge=-100, le=100)]] | None = Field(None, max_length=4096)
     seed: int | None = Field(None, ge=0, le=2**64 - 1)
     stop: Annotated[str, Field(min_length=1, max_length=4096)] | Stops | None = None

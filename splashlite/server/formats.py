@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from splashlite.server import endings
+
 HARMONY = "harmony"
 _MARKS = (  # a string in the chat template, mlx-lm's parser; the first that is found decides
     ("<|channel|>", HARMONY),
@@ -34,8 +36,7 @@ _REASONING = (("<think>", "</think>"), ("<|channel>thought\n", "<channel|>"))
 class Format:
     """`think` and `call` are pairs of opening and closing tags, () where the model has none.
 
-    `end(text)` finds where the first call in `text`, which starts behind its opening tag, ends: (end of its
-    body, end of its closing tag), or None while that cannot be told. `parse(body, tools)` gives one call or a
+    `ending()` makes what finds the end of one call (see `endings`). `parse(body, tools)` gives one call or a
     list of them. `grammar` writes what stands between the tags of a call to a function, in Lark; None where
     calls cannot be enforced.
     """
@@ -44,7 +45,7 @@ class Format:
     think: tuple[str, str] | tuple[()]
     call: tuple[str, str]
     begins: str
-    end: Callable[[str], tuple[int, int] | None]
+    ending: Callable[[], Callable[[str], tuple[int, int] | None]]
     parse: Callable[[str, list[dict]], object]
     grammar: Callable[[dict], str] | None
 
@@ -61,18 +62,18 @@ def of(template: str) -> Format:
             think,
             ("<|channel|>commentary to=functions.", "<|call|>"),
             "",
-            lambda text: None,
+            lambda: endings.Plain(""),
             _parse_json,
             None,
         )
     if name == "json_tools":
         call = ("<tool_call>", "</tool_call>")
         return Format(
-            name, think, call, "{", lambda text: _json_end(text, call[1]), _parse_json, _json_grammar
+            name, think, call, "{", lambda: endings.Json(call[1]), _parse_json, _json_grammar
         )
     if name == "qwen3_coder":
         return Format(
-            name, think, ("<tool_call>", "</tool_call>"), "<function=", _xml_end, _parse_xml, _xml_grammar
+            name, think, ("<tool_call>", "</tool_call>"), "<function=", endings.Xml, _parse_xml, _xml_grammar
         )
     module = importlib.import_module(f"mlx_lm.tool_parsers.{name}")
     opening, closing = module.tool_call_start, module.tool_call_end
@@ -81,7 +82,7 @@ def of(template: str) -> Format:
         think,
         (opening, closing),
         "",
-        lambda text: _plain_end(text, closing),
+        lambda: endings.Plain(closing),
         module.parse_tool_call,
         None,
     )
@@ -103,36 +104,14 @@ def calls(parsed: object) -> list[tuple[str, str]]:
     return found
 
 
-def _plain_end(text: str, closing: str) -> tuple[int, int] | None:
-    at = text.find(closing) if closing else -1
-    return (at, at + len(closing)) if at >= 0 else None
-
-
-def _json_end(text: str, closing: str) -> tuple[int, int] | None:
-    """The first closing tag that is not inside a JSON string."""
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|' + re.escape(closing) + r'|"', text, re.DOTALL):
-        if token[0] == closing:
-            return token.start(), token.end()
-        if token[0] == '"':
-            return None
-    return None
-
-
 def _parse_json(body: str, tools: list[dict]) -> object:
     return json.loads(body)
 
 
-_XML_CLOSE = re.compile(r"</function>\s*</tool_call>")
 _XML_NAME = re.compile(r"\s*<function=([^>\n]+)>")
 _XML_PARAMETER = re.compile(
     r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>(?=\s*(?:<parameter=|\Z))", re.DOTALL
 )
-
-
-def _xml_end(text: str) -> tuple[int, int] | None:
-    """A value may hold </tool_call>; the call ends at the one behind </function>."""
-    found = _XML_CLOSE.search(text)
-    return (found.start() + len("</function>"), found.end()) if found else None
 
 
 def _parse_xml(body: str, tools: list[dict]) -> object:

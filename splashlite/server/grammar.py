@@ -5,6 +5,7 @@ the draft tokens before it, and commit(tokens). Rows behind a draft token that i
 and allow everything.
 """
 
+import copy
 import json
 import re
 
@@ -29,6 +30,12 @@ class Grammar:
         if self._matcher.is_error():
             said = self._matcher.get_error().strip().splitlines() or ["it cannot be compiled"]
             raise invalid(field, f"this schema cannot be enforced ({said[0][:300]}): simplify it")
+
+    def fresh(self) -> "Grammar":
+        """A copy that moves by itself. Compiling takes long, copying does not."""
+        made = copy.copy(self)
+        made._matcher = self._matcher.deep_copy()
+        return made
 
     def rows(self, draft: list[int]) -> np.ndarray:
         allowed = np.ones((len(draft) + 1, self._model.vocab_rows), bool)
@@ -133,7 +140,10 @@ def lark(
     format = model.format
     if functions and format.grammar is None:
         why = f"calls in this model's format ({format.name}) cannot be enforced"
-        raise invalid(field, f'{why}: use tool_choice "auto" without strict')
+        if schema is None:
+            raise invalid(field, f'{why}: use tool_choice "auto" without strict')
+        cure = 'leave out the tools or the schema, or use tool_choice "none"'
+        raise invalid(field, f"{why}, and a schema for the answer beside tools needs that: {cure}")
     choices = [] if schema is None else [json_rule(schema)]
     rules = []
     if functions:

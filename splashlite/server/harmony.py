@@ -25,6 +25,7 @@ class Harmony:
         self.called, self.full, self.reasoning_end, self.events = False, False, 0, []
         self._rest, self._tools, self._one_call = undecided, tools, one_call
         self._header: str | None = None  # of the message that is open
+        self._looked = 0  # how far its body holds no mark
         self._kind = Text
 
     @property
@@ -55,15 +56,16 @@ class Harmony:
         return True
 
     def _open(self, header: str, length: int) -> None:
-        self._header = header
+        self._header, self._looked = header, 0
         self._rest.take(length)
         call = self._tools and _RECIPIENT.search(header)
         self._kind = Call if call else Reasoning if f"{CHANNEL}analysis" in header else Text
 
     def _body(self) -> bool:
-        found = [(at, mark) for mark in _STOPS if (at := self._rest.text.find(mark)) >= 0]
+        found = [(at, mark) for mark in _STOPS if (at := self._rest.text.find(mark, self._looked)) >= 0]
         end, mark = min(found, default=(-1, ""))
         if end < 0 and self._kind is Call and not self._rest.over:
+            self._looked = max(len(self._rest.text) - max(map(len, _STOPS)), 0)
             return False
         if end < 0:
             length = (

@@ -56,12 +56,7 @@ class Plan:
 
 def make(model: Model, ask: Ask) -> Plan:
     """Raises Problem or UsageError; computes nothing on the engine."""
-    if ask.choice not in ("auto", "none", "required") and ask.choice not in [
-        t["function"]["name"] for t in ask.tools
-    ]:
-        raise invalid("tool_choice", f"names {ask.choice!r}, which is not among the tools")
-    if ask.choice == "required" and not ask.tools:
-        raise invalid("tool_choice", '"required" needs tools')
+    _check_tools(ask)
     tools = ask.tools if ask.choice != "none" else []
     prompt, opened = _prompt(model, ask, tools)
     _check_length(model, len(prompt))
@@ -112,6 +107,17 @@ def _prompt(model: Model, ask: Ask, tools: list[dict]) -> tuple[list[int], bool]
 
 def _is_chat(prompt: str | list) -> bool:
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], dict)
+
+
+def _check_tools(ask: Ask) -> None:
+    names = [tool["function"]["name"] for tool in ask.tools]
+    if len(set(names)) < len(names):
+        twice = next(name for at, name in enumerate(names) if name in names[:at])
+        raise invalid("tools", f"has two functions that are called {twice}: give each a name of its own")
+    if ask.choice not in ("auto", "none", "required", *names):
+        raise invalid("tool_choice", f"names {ask.choice!r}, which is not among the tools")
+    if ask.choice == "required" and not names:
+        raise invalid("tool_choice", '"required" needs tools')
 
 
 def _check_length(model: Model, length: int) -> None:
@@ -168,8 +174,7 @@ def _constraint(model: Model, ask: Ask, tools: list[dict], opened: bool) -> Call
             free=not forced and schema is None,
             field=place,
         )
-        grammar.Grammar(model, text, place)  # refuses what cannot be enforced, before anything is computed
-        makers.append(lambda: grammar.Grammar(model, text, place))
+        makers.append(grammar.Grammar(model, text, place).fresh)
     if ask.thinking_budget is not None and model.format.think:
         makers.append(lambda: grammar.Budget(model, ask.thinking_budget, opened))
     if not makers:

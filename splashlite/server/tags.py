@@ -32,7 +32,7 @@ class Tags:
     ):
         self.format, self.tools, self.events = format, tools, []
         self.called, self.full, self.reasoning_end = False, False, 0
-        self._one_call = one_call
+        self._one_call, self._ending = one_call, None
         self._rest = undecided
         self._mode = (
             self._in_reasoning
@@ -106,7 +106,7 @@ class Tags:
         if call >= 0:
             self._say(Text, call - shift)
             self._rest.take(len(opening))
-            self._mode = self._in_call
+            self._mode, self._ending = self._at_call, self.format.ending()
             return True
         if self._rest.over:
             held = 0
@@ -116,12 +116,18 @@ class Tags:
         self._say(Text, max(len(seen) - held - shift, 0))
         return False
 
-    def _in_call(self) -> bool:
-        closing, begins = self.format.call[1], self.format.begins
-        seen = self._rest.text.lstrip()
-        if not seen.startswith(begins) and (self._rest.over or not begins.startswith(seen)):
+    def _at_call(self) -> bool:
+        seen, begins = self._rest.text.lstrip(), self.format.begins
+        if seen.startswith(begins):
+            self._mode = self._in_call
+        elif self._rest.over or not begins.startswith(seen):
             return self._not_a_call()
-        found = self.format.end(self._rest.text)
+        else:
+            return False
+        return True
+
+    def _in_call(self) -> bool:
+        closing, found = self.format.call[1], self._ending(self._rest.text)
         if found is None and self._rest.over:
             at = self._rest.text.find(closing) if closing else len(self._rest.text)
             found = (at, at + len(closing)) if at >= 0 else None

@@ -5,21 +5,12 @@ import json
 import threading
 
 from splashlite.errors import UsageError
+from splashlite.pairs.template import unread
 from splashlite.server import effort, formats
 from splashlite.server.effort import Effort
 from splashlite.server.problems import Problem, invalid, unsupported
 
 RENDER_S = 10  # the longest a template may run
-RESERVED = {
-    "messages",
-    "tools",
-    "documents",
-    "add_generation_prompt",
-    "continue_final_message",
-    "chat_template",
-    "tokenize",
-}
-RESERVED |= {"bos_token", "eos_token", "unk_token", "pad_token", "raise_exception", "strftime_now"}
 
 
 class Template:
@@ -29,7 +20,7 @@ class Template:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
         self.text = tokenizer.chat_template
-        self.variables = _variables(self.text)
+        self.variables = tokenizer.settings
         self._prints_arguments = self.takes_tools and _prints_arguments(self._try)
         format = formats.of(self.text)
         self.reasons = bool(format.think)
@@ -43,24 +34,32 @@ class Template:
         return "tools" in self.variables
 
     def settings(self, given: dict | None, wanted: Effort, thinks: bool | None) -> tuple[dict, list[str]]:
-        """Template settings of a request: what it gave, and what its reasoning effort or thinking switch mean
+        """Template settings of a request: what it gave, and what its thinking switch or reasoning effort mean
         here; and what is to be said of the effort.
 
-        Raises Problem for a setting that the template does not read.
+        Raises Problem for a setting that the template does not read, and for two that contradict each other. An
+        effort that may rest does so then, unless it is "none".
         """
         settings = dict(given or {})
-        for name in settings:
-            if name in RESERVED or name not in self.variables:
-                readable = sorted(self.variables - RESERVED)
-                offer = f"it reads {', '.join(readable)}" if readable else "it reads none"
-                raise unsupported(
-                    f"chat_template_kwargs.{name}", f"this model's template has no such setting, {offer}"
-                )
-        made, notices = self._effort(wanted) if wanted.asked is not None else ({}, [])
-        settings |= made
+        said = {name: f"chat_template_kwargs.{name} is {json.dumps(value)[:60]}" for name, value in settings.items()}
+        if strange := unread(settings, self.variables):
+            name, offer = strange
+            raise unsupported(f"chat_template_kwargs.{name}", f"this model's template has no such setting, {offer}")
         if thinks is not None:
-            settings |= self._switch(thinks)
-        return settings, notices
+            made = self._switch(thinks)
+            state = "enabled" if thinks else "disabled"
+            if against := _contradiction(made, settings, said):
+                raise invalid("thinking", f"is {state}, and {against}: leave one of them out")
+            settings, said = settings | made, dict.fromkeys(made, f"thinking is {state}") | said
+        if wanted.asked is None:
+            return settings, []
+        made, notices = self._effort(wanted)
+        against = _contradiction(made, settings, said)
+        if against and wanted.may_rest and wanted.asked != "none":
+            return settings, [f"{wanted.field}: has no effect, as {against}"]
+        if against:
+            raise invalid(wanted.field, f'is "{wanted.asked}", and {against}: leave one of them out')
+        return settings | made, notices
 
     def _effort(self, wanted: Effort) -> tuple[dict, list[str]]:
         asked, field, may_rest = wanted
@@ -106,6 +105,11 @@ class Template:
     def _try_user(self, **settings) -> str:
         switch = {"enable_thinking": True} if "enable_thinking" in self.variables else {}
         return self._try([{"role": "user", "content": "u"}], **switch, **settings)
+
+
+def _contradiction(made: dict, settings: dict, said: dict[str, str]) -> str | None:
+    """What of `settings` is not as in `made`, in the words of `said`."""
+    return next((said[name] for name, value in made.items() if settings.get(name, value) != value), None)
 
 
 def arguments(text: str, place: str) -> dict:
@@ -157,25 +161,6 @@ def _with_text_arguments(message: dict) -> dict:
         for each in message.get("tool_calls", ())
     ]
     return message | {"tool_calls": calls} if calls else message
-
-
-def _variables(source: str) -> frozenset[str]:
-    from jinja2 import TemplateSyntaxError, meta
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):  # transformers' own block, which marks what the assistant says
-        tags = frozenset({"generation"})
-
-        def parse(self, parser):
-            next(parser.stream)
-            return parser.parse_statements(["name:endgeneration"], drop_needle=True)
-
-    environment = ImmutableSandboxedEnvironment(extensions=[loopcontrols, Generation])
-    try:
-        return frozenset(meta.find_undeclared_variables(environment.parse(source)))
-    except TemplateSyntaxError as problem:
-        raise UsageError(f"this model's chat template is not valid Jinja: {problem}") from None
 
 
 class _TooSlow(Exception):

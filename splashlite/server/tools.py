@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from splashlite.server.fields import Name, Strict, Text
-from splashlite.server.problems import invalid, unsupported
+from splashlite.server.problems import unsupported
 
 
 class FunctionTool(Strict):
@@ -54,7 +54,7 @@ def shown_name(namespace: str | None, name: str) -> str:
 class Toolbox:
     """`functions` as the template and the grammar get them, `notices` about what was left out.
 
-    Raises Problem when two functions would have one name, or when there is nothing but searches.
+    Raises Problem when there is nothing but searches.
     """
 
     def __init__(self, tools: list[Tool] | None):
@@ -81,8 +81,5 @@ class Toolbox:
 
     def _add(self, tool: FunctionTool, namespace: str | None) -> None:
         made = tool.plain(namespace)
-        name = made["function"]["name"]
-        if name in self._homes:
-            raise invalid("tools", f"has two functions that are called {name}: give each a name of its own")
-        self._homes[name] = (namespace, tool.name)
+        self._homes[made["function"]["name"]] = (namespace, tool.name)
         self.functions.append(made)

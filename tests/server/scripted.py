@@ -40,11 +40,11 @@ def byte_tokenizer(template: str | None = PLAIN) -> Tokenizer:
 
 
 class Session:
-    def __init__(self, target=None, drafter=None):
-        self.resets, self.prompt, self.done = 0, None, 0
+    def __init__(self, target=None, drafter=None, store=None):
+        self.resets, self.prompt, self.done, self.store = 0, None, 0, store
 
     def reset(self):
-        self.resets += 1
+        self.resets, self.prompt, self.done = self.resets + 1, None, 0
 
 
 class Engine:
@@ -61,7 +61,7 @@ class Engine:
         self.eos_ids, self.context, self.pair, self.drafter = self.tokenizer.eos_ids, context, None, None
         self.target = SimpleNamespace(vocab_rows=len(self.tokenizer) + 7)
         self.sampling = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-        self.session, self.on_prefill = Session(), lambda done, total: None
+        self.session, self.plan, self.on_prefill = Session(), None, lambda done, total: None
         self.say, self.cut, self.pause_s, self.chunk = say, cut, pause_s, chunk
         self.closed = False
         self.steps, self.order, self.options = 0, [], None

@@ -3,6 +3,7 @@
 import json
 import random
 from itertools import pairwise
+from time import process_time
 
 import pytest
 from scripted import CALLS, XML, Engine
@@ -330,3 +331,41 @@ def test_one_call_ends_the_reply():
 )
 def test_the_formats_of_other_models(mark, text, expected):
     assert events(f"Now {text}", template=mark) == [("Text", "Now"), ("Call", expected)]
+
+
+LINE = 'x = "1" < 2 </parameter>\\n\n'
+IN_JSON = json.dumps({"name": "find", "arguments": {"q": LINE * 6000}})
+IN_XML = f"<function=find>\n<parameter=q>\n{LINE * 6000}\n</parameter>\n</function>"
+IN_HARMONY = json.dumps({"q": LINE * 6000})
+
+
+@pytest.mark.parametrize(
+    ("mark", "text"),
+    [
+        ("<tool_call>", f"<tool_call>\n{IN_JSON}\n</tool_call>"),
+        ("<tool_call>\n<function=", f"<tool_call>\n{IN_XML}\n</tool_call>"),
+        ("<longcat_tool_call>", f"<longcat_tool_call>{IN_JSON}</longcat_tool_call>"),
+        ("<|channel|>", f"<|channel|>commentary to=functions.find<|message|>{IN_HARMONY}<|call|>"),
+    ],
+    ids=["json", "xml", "plain", "harmony"],
+)
+def test_a_long_argument_is_looked_at_once(mark, text):
+    """160 kB in small pieces: looking at all of it for each piece takes half a minute."""
+    reader, found, began = assemble.Assembler(formats.of(mark), TOOLS), [], process_time()
+    for at in range(0, len(text), 12):
+        found += reader.push(text[at : at + 12])
+    assert process_time() - began < 3
+    assert [(type(each), json.loads(each.arguments)["q"].strip()) for each in found] == [(Call, (LINE * 6000).strip())]
+
+
+@pytest.mark.parametrize("template", [CALLS, XML])
+def test_text_that_looks_like_an_end_is_not_one(template):
+    """Every cut of what comes near to an end in a value, in both ways to write it."""
+    near = "</function>", "</function> </tool_cal", "a </function>\n\n<tool_call>", "\\\\", '\\\\"', '"</tool_call>"'
+    for value in near:
+        if template is CALLS:
+            body = json.dumps({"name": "find", "arguments": {"q": value}})
+        else:
+            body = f"<function=find>\n<parameter=q>\n{value}\n</parameter>\n</function>"
+        text = f"<tool_call>\n{body}\n</tool_call> so"
+        assert events(text, template=template) == [("Call", ("find", {"q": value})), ("Text", "so")]

@@ -6,6 +6,9 @@ import pytest
 from scripted import Engine, serving
 from wire import CHAT, post
 
+from splashlite.decode.sampling import Params
+from splashlite.errors import UsageError
+
 SAID = "All is well."
 
 
@@ -31,6 +34,8 @@ def port(open_server):
         ({"temperature": True}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": -1}, "top_k"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty"),
+        ({"repetition_penalty": 100.5}, "repetition_penalty"),
         ({"max_tokens": -1}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
         ({"max_tokens": 5, "max_completion_tokens": 5}, "max_tokens"),
@@ -220,6 +225,34 @@ def test_what_has_no_effect_is_said_in_notices(port, path, stream):
     assert (json.dumps(FLEX) in answer.body.decode()) == bool(tier)
     assert (DRAFTS in answer.body.decode()) == (not stream)
     assert "notices" not in post(port, body | {"stream": stream}, path=f"/v1/{path}").body.decode()
+
+
+def test_the_repetition_penalty_has_the_engine_s_bounds(port):
+    for value in (0.01, 100, 0.0099, 100.5):
+        try:
+            Params(repetition_penalty=value)
+            status = 200
+        except UsageError:
+            status = 400
+        for path, body in (("chat/completions", CHAT), ("completions", {"prompt": "x"}), ("responses", {"input": "x"})):
+            assert post(port, body | {"repetition_penalty": value}, path=f"/v1/{path}").status == status, value
+
+
+def test_two_tools_of_one_name_are_refused_in_every_api(port):
+    function = {"name": "find", "parameters": {"type": "object"}}
+    claude = {"name": "find", "input_schema": {"type": "object"}}
+    for path, body, tool in (
+        ("chat/completions", CHAT, {"type": "function", "function": function}),
+        ("responses", {"input": "x"}, {"type": "function"} | function),
+        ("messages", CHAT, claude),
+        ("messages/count_tokens", {"messages": CHAT["messages"]}, claude),
+    ):
+        answer = post(port, body | {"tools": [tool, tool]}, path=f"/v1/{path}")
+        assert answer.status == 400 and "tools: has two functions that are called find" in answer.error["message"]
+        assert post(port, body | {"tools": [tool]}, path=f"/v1/{path}").status == 200
+    inside = {"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b"}]}
+    tools = {"input": "x", "tools": [inside, {"type": "function", "name": "a__b"}]}
+    assert "called a__b" in post(port, tools, path="/v1/responses").error["message"]
 
 
 def test_token_ids_have_one_rule(port):

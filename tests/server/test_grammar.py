@@ -3,6 +3,7 @@ whatever is drafted."""
 
 import json
 import random
+import threading
 
 import jsonschema
 import mlx.core as mx
@@ -11,6 +12,7 @@ import pytest
 import tiny
 from mlx_lm.models import llama
 from scripted import CALLS, PLAIN, XML, Engine, byte_tokenizer
+from wire import CHAT, post
 
 from splashlite.drafter import load_drafter
 from splashlite.drafter.draft import Draft
@@ -292,6 +294,39 @@ def test_a_schema_that_cannot_be_enforced_is_refused(schema):
     assert error.value.status == 400 and error.value.param == "response_format"
 
 
-def test_formats_without_a_grammar_say_so():
-    with pytest.raises(Problem, match="glm47"):
-        make(calls_model(CALLS + "<arg_key>"), Ask(prompt=USER, tools=TOOLS, choice="required"))
+AUTO = 'use tool_choice "auto" without strict'
+EITHER = 'leave out the tools or the schema, or use tool_choice "none"'
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "words"),
+    [
+        ({"choice": "required"}, "tools", AUTO),
+        ({}, "tools", AUTO),
+        ({"schema": {"enum": [1]}}, "tools", EITHER),
+        ({"schema": {"enum": [1]}, "tools": TOOLS[1:]}, "response_format", EITHER),
+        ({"schema": {"enum": [1]}, "tools": TOOLS[1:], "schema_field": "text.format"}, "text.format", EITHER),
+    ],
+)
+def test_formats_without_a_grammar_say_so(options, param, words):
+    model = calls_model(CALLS + "<arg_key>")
+    with pytest.raises(Problem, match="glm47") as refused:
+        make(model, Ask(prompt=USER, **{"tools": TOOLS} | options))
+    assert refused.value.param == param and words in refused.value.message
+    if "schema" in options:
+        make(model, Ask(prompt=USER, **{"tools": TOOLS} | options | {"choice": "none"}))
+
+
+def test_a_grammar_is_compiled_once_for_all_choices_of_a_request(serve, monkeypatch):
+    compiled, matcher = [], grammar.LLMatcher
+
+    def counted(*given, **named):
+        compiled.append(threading.current_thread().name)
+        return matcher(*given, **named)
+
+    monkeypatch.setattr(grammar, "LLMatcher", counted)
+    engine = Engine('"red"')
+    form = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"enum": ["red", "green"]}}}
+    answer = post(serve(engine).server.port, CHAT | {"n": 5, "response_format": form})
+    assert [each["message"]["content"] for each in answer.json["choices"]] == ['"red"'] * 5
+    assert len(compiled) == 1 and compiled[0].startswith("splashlite-plan")

@@ -54,6 +54,58 @@ def test_thinking_is_switched_budgeted_and_told(serve):
         )
 
 
+BOTH = CALLS + "{% if reasoning_effort %} effort={{ reasoning_effort }}{% endif %}"
+ON, OFF = {"enable_thinking": True}, {"enable_thinking": False}
+HARD = {"output_config": {"effort": "high"}}
+
+
+@pytest.mark.parametrize("template", [CALLS, BOTH])
+@pytest.mark.parametrize(
+    ("path", "asked", "words"),
+    [
+        ("chat/completions", {"reasoning_effort": "none", "chat_template_kwargs": ON}, "enable_thinking"),
+        ("chat/completions", {"reasoning_effort": "high", "chat_template_kwargs": OFF}, "enable_thinking"),
+        ("messages", {"thinking": {"type": "disabled"}, "chat_template_kwargs": ON}, "enable_thinking"),
+        ("messages", {"thinking": {"type": "enabled", "budget_tokens": 9}, "chat_template_kwargs": OFF}, "enable_thinking"),
+        ("responses", {"reasoning": {"effort": "none"}, "chat_template_kwargs": ON}, "enable_thinking"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused_by_name(serve, template, path, asked, words):
+    body = {"input": "x"} if path == "responses" else CHAT
+    answer = post(serve(Engine("x", template=template)).server.port, body | asked, path=f"/v1/{path}")
+    assert answer.status == 400, answer.body
+    first, other = answer.error["message"].split(":")[0], f"chat_template_kwargs.{words}"
+    assert first.split(".")[0] == next(iter(asked)) and other in answer.error["message"]
+
+
+@pytest.mark.parametrize("template", [CALLS, BOTH])
+@pytest.mark.parametrize(
+    ("asked", "where"),
+    [
+        (HARD | {"thinking": {"type": "disabled"}}, "thinking is disabled"),
+        (HARD | {"chat_template_kwargs": OFF}, "chat_template_kwargs.enable_thinking is false"),
+    ],
+)
+def test_an_effort_that_agents_send_always_rests_beside_thinking_that_is_off(serve, template, asked, where):
+    engine = Engine("x", template=template)
+    answer = post(serve(engine).server.port, CHAT | asked, path="/v1/messages")
+    assert engine.order[-1].endswith("</think>\n\n"), answer.body
+    assert answer.json["splashlite"]["notices"] == [
+        f"output_config.effort: has no effect, as {where}"
+    ]
+
+
+def test_an_effort_beside_the_template_s_own(serve):
+    engine = Engine("x", template=BOTH)
+    port, own = serve(engine).server.port, {"chat_template_kwargs": {"reasoning_effort": "low"}}
+    answer = post(port, CHAT | own | {"reasoning_effort": "high"})
+    assert answer.status == 400 and 'chat_template_kwargs.reasoning_effort is "low"' in answer.error["message"]
+    answer = post(port, CHAT | own | HARD, path="/v1/messages")
+    assert engine.order[-1].endswith("effort=low") and "has no effect" in answer.json["splashlite"]["notices"][0]
+    for asked in ({"reasoning_effort": "low"}, {}):
+        assert "notices" not in post(port, CHAT | own | asked).json["splashlite"] and engine.order[-1].endswith("=low")
+
+
 @pytest.mark.parametrize(
     "content", [None, "", [], [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]]
 )

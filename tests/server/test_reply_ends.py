@@ -108,6 +108,50 @@ def test_an_engine_s_error_is_an_error_in_every_shape(serve, error, status, word
     )  # nothing that was computed before an error is trusted
 
 
+def test_an_engine_that_cannot_be_put_back_in_order_has_failed_and_says_so(serve, caplog):
+    words = "the words of a prompt"
+    engine = Engine(lambda prompt: RuntimeError(words), pause_s=0.2)
+    server = serve(engine).server
+
+    def resets():
+        raise ValueError(words)
+
+    engine.session.reset = resets
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(wire.raw, server.port, wire.request(CHAT), timeout=5)
+        until(lambda: server.worker.busy)
+        waiting = pool.submit(wire.raw, server.port, wire.request(CHAT), timeout=5)
+        until(lambda: server.worker.waiting)
+        assert first.result().status == 500 and "RuntimeError" in first.result().error["message"]
+        assert waiting.result().status == 503 and waiting.result().error["code"] == "engine_stopped"
+    until(lambda: server.worker.state == "failed")
+    later = post(server.port, CHAT)
+    assert later.status == 503 and "failed with ValueError" in later.error["message"]
+    health = get(server.port, "/health")
+    assert health.status == 503 and health.json["status"] == "failed" and not server.worker.busy
+    assert get(server.port, "/ready").error["code"] == "engine_stopped"
+    assert isinstance(server.worker.failure, SplashliteError) and not engine.closed
+    assert "the engine has stopped" in caplog.text and words not in caplog.text + str(server.worker.failure)
+
+
+def test_whatever_raises_between_two_attempts_ends_all_replies(serve):
+    engine = Engine(lambda prompt: "x", pause_s=0.3)
+    server = serve(engine).server
+
+    class Broken(type(engine.session)):
+        def __init__(self, *given):
+            raise MemoryError
+
+    engine.session.__class__ = Broken
+    with ThreadPoolExecutor(2) as pool:
+        long = pool.submit(wire.raw, server.port, wire.request(chat("x" * 6000)), timeout=8)
+        until(lambda: server.worker.busy)
+        short = pool.submit(wire.raw, server.port, wire.request(CHAT), timeout=8)
+        for reply in (long, short):
+            assert reply.result().status == 503 and "MemoryError" in reply.result().error["message"]
+    assert get(server.port, "/ready").status == 503 and server.worker.admitted == 0
+
+
 def test_an_error_in_mid_stream_is_told_and_ends_the_stream(serve):
     engine = Engine("Hello there", pause_s=0.1)
     found = serve(engine)
@@ -205,6 +249,22 @@ def test_stopping_ends_a_running_stream_with_an_error_and_a_waiting_one_too():
     for connection in connections:
         assert b"shutting down" in wire.answer(connection).body
     assert engine.closed
+
+
+def test_stopping_ends_a_long_one_that_gave_way_too():
+    from scripted import serving
+
+    engine = Engine(lambda prompt: "x" * 60, pause_s=0.1)
+    with serving(engine) as server, ThreadPoolExecutor(2) as pool:
+        long = pool.submit(post, server.port, chat("x" * 6000))
+        until(lambda: server.worker.busy)
+        short = pool.submit(post, server.port, CHAT)
+        until(lambda: engine.order)
+        left = engine.steps
+        server.worker.stop()
+        for reply in (long, short):
+            assert reply.result().status == 503 and "shutting down" in reply.result().error["message"]
+        assert engine.steps <= left + 2
 
 
 @pytest.mark.slow

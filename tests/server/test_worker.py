@@ -1,13 +1,18 @@
 """One engine, many clients: their order, and turns between a long prompt and short ones."""
 
 import json
+import math
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
+import pytest
 import wire
 from scripted import Engine
 from wire import CHAT, chat, get, post, until
+
+from splashlite.memory import Needs, Plan
 
 LONG = "x" * 6000  # three chunks of prompt
 
@@ -98,7 +103,63 @@ def test_a_long_one_is_sure_of_a_chunk_between_two_short_ones(serve):
     assert len(engine.order) == 6 and len(engine.order[-1]) > 6000
 
 
-def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch):
+def test_a_short_one_has_no_store_and_gives_way_to_none(serve):
+    limits = []
+
+    def say(prompt):
+        if len(prompt) < 6000:
+            limits.append(engine.session.store.limit_bytes)
+        return "x"
+
+    engine = Engine(say, pause_s=0.2, chunk=1000)
+    server = serve(engine).server
+    with ThreadPoolExecutor(3) as pool:
+        long = pool.submit(post, server.port, chat(LONG))
+        until(lambda: server.worker.busy)
+        shorts = [pool.submit(post, server.port, chat("y" * 1900)), pool.submit(post, server.port, chat("Hi"))]
+        assert all(each.result().status == 200 for each in [long, *shorts])
+    assert [len(text) > 6000 for text in engine.order] == [False, False, True] and len(engine.order[0]) > 1900
+    assert limits == [0, 0] and engine.session.store is None
+
+
+def planned(context):
+    """A plan of one byte per token and nothing to spare."""
+    needs = Needs(0, 0, token_bytes=1, window_bytes=0, recurrent_bytes=100, tape_bytes=0, working_bytes=0, score_bytes=0)
+    return Plan(needs, context, 0, needs.fixed_bytes + context, context)
+
+
+@pytest.mark.parametrize(
+    ("context", "reply", "order", "chunks"),
+    [
+        (9000, 300, ["first", "second", "long"], 3),
+        (4700, 2100, ["first", "long", "second"], 3 + 1),
+        (2600, 300, ["long", "first", "second"], 3),
+    ],
+    ids=["room for both", "a reply takes the room", "no room for the prompt"],
+)
+def test_two_texts_take_no_more_than_the_plan_has(serve, context, reply, order, chunks):
+    """What a long one has read goes when a short one's reply needs the room, once: then it gives way no more."""
+    engine = Engine(lambda prompt: "x" * (1 if len(prompt) > 6000 else reply), pause_s=0.2)
+    engine.cut = lambda n: [100] * (n // 100) + [n % 100]
+    engine.plan, kept = planned(context), engine.session
+    server = serve(engine).server
+    with ThreadPoolExecutor(3) as pool:
+        long = pool.submit(post, server.port, chat(LONG))
+        until(lambda: server.worker.busy)
+        first = pool.submit(post, server.port, chat("first", max_tokens=3000))
+        until(lambda: server.worker.waiting == 1)
+        engine.pause_s, second = 0.02, pool.submit(post, server.port, chat("second", max_tokens=3000))
+        replies = [long.result(), first.result(), second.result()]
+    assert [each.status for each in replies] == [200] * 3
+    read = [next((name for name in ("first", "second") if name in text), "long") for text in engine.order]
+    assert read == order and kept.resets == (chunks > 3)
+    cycles = 2 * math.ceil((reply + 1) / 100)
+    assert replies[0].json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert abs(engine.steps - (chunks + 2 + 1 + cycles)) <= 2
+
+
+@pytest.mark.parametrize("tight", [False, True], ids=["room for both", "starts over"])
+def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch, tight):
     import tiny_server
     from scripted import serving
 
@@ -109,6 +170,8 @@ def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch):
     with serving(tiny_server.load) as server:
         alone = [post(server.port, body).json["choices"][0]["message"] for body in (long, short)]
     with serving(tiny_server.load) as server:
+        if tight:  # room for the short prompt and not for its reply
+            server.worker.engine.plan = SimpleNamespace(beside=lambda tokens: 40 if tokens else 9999)
         ended, first = [], threading.Event()
         attempt, at_chunk = server.worker._attempt, server.worker._at_chunk
 
@@ -130,9 +193,11 @@ def test_turns_on_a_real_engine_change_nothing_but_the_order(monkeypatch):
             assert [other.result().json["choices"][0]["message"] for other in others] == [alone[1]] * 2
             reply = read.result().json
         until(lambda: len(ended) == 3)
-        assert [length > 1000 for length in ended] == [False, False, True]
+        assert [length > 1000 for length in ended] == ([False, True, False] if tight else [False, False, True])
         assert reply["choices"][0]["message"] == alone[0]
         assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+        if tight:
+            return
         again = post(server.port, long).json["usage"]
         assert again["prompt_tokens_details"]["cached_tokens"] == again["prompt_tokens"] - 1
 
