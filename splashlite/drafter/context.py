@@ -28,9 +28,14 @@ class DraftContext:
         return self.layers[0].end
 
     @property
+    def waiting(self) -> int:
+        """Committed rows that are not projected yet."""
+        return sum(rows.shape[1] for rows in self.pending)
+
+    @property
     def length(self) -> int:
         """Committed rows, projected or waiting: the anchor's absolute position."""
-        return self.projected + sum(rows.shape[1] for rows in self.pending)
+        return self.projected + self.waiting
 
     def commit(self, features: mx.array) -> None:
         """Take committed rows' features, [1, m, taps x H]."""

@@ -1,15 +1,19 @@
 """Prefixes on disk: one safetensors file per segment, written once, checked whenever it is read.
 
 A folder per pair, private to the user. Whatever is not exactly what was written (another version, another
-model, a changed byte) is dropped with one line of notice.
+model, a changed byte) is dropped with one line of notice, or skipped with one when it cannot be deleted.
 """
 
 import hashlib
 import json
 import logging
 import os
+import secrets
+import stat
 import struct
+import time
 from pathlib import Path
+from typing import BinaryIO
 
 import mlx.core as mx
 import numpy as np
@@ -22,8 +26,11 @@ from splashlite.sessions.segment import Source
 
 FORMAT = "splashlite prefix 1"
 PART = ".part.safetensors"
+PART_SECONDS = 3600  # without a further byte, and whoever was writing a part is dead
 HEADER_BYTES = 1 << 24
 WORDS = {1: mx.uint8, 2: mx.uint16, 4: mx.uint32}  # by bytes
+# what foreign bytes do to a parser
+GARBLED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error)
 log = logging.getLogger("splashlite")
 
 
@@ -46,10 +53,11 @@ class Disk:
         self.pair, self.limit_bytes, self.written_bytes = pair, limit_bytes, 0
         self.root = Path(folder) if folder is not None else cache_folder() / "prefixes"
         self.folder = self.root / pair[:32]
-        self.writable = True
-        for each in (self.root, self.folder):
-            each.mkdir(mode=0o700, parents=True, exist_ok=True)
-            each.chmod(0o700)
+        self.writable, self._too_small = True, False
+        try:
+            self._make_folders()
+        except OSError as problem:
+            self._give_up(problem)
 
     def scan(self) -> list[tuple[np.ndarray, Source]]:
         """The texts [end] uint32 that are there, beginnings first; of each file only its header and its token
@@ -57,7 +65,8 @@ class Disk:
         found = []
         for file in sorted(self.folder.glob("*.safetensors")):
             if file.name.endswith(PART):
-                file.unlink(missing_ok=True)  # a write that was cut short
+                if _abandoned(file):
+                    _delete(file)
                 continue
             try:
                 found.append(self._header(file))
@@ -73,11 +82,11 @@ class Disk:
         try:
             _, said = self._header(source.file)
             arrays, metadata = mx.load(str(source.file), return_metadata=True)
-            if said != source or metadata["digest"] != digest(arrays, metadata):
+            if said != source or metadata.get("digest") != digest(arrays, metadata):
                 raise Spoiled("its contents have changed")
         except FileNotFoundError:
             return None
-        except (Spoiled, RuntimeError) as problem:
+        except (Spoiled, *GARBLED) as problem:
             self.drop(source.file, str(problem))
             return None
         rows, point = _numbered(arrays, "rows"), _numbered(arrays, "point")
@@ -85,17 +94,17 @@ class Disk:
         return rows, pairs if source.pointed else None
 
     def write(self, text: np.ndarray, begin: int, rows: list[mx.array], point: list | None) -> Source | None:
-        """Save the rows of text[begin:] and the point at its end; None, with a notice, when they cannot be
-        written."""
+        """Save the rows of text[begin:] and the point at its end; None, with a notice the first time, when they
+        cannot be written or are more than the limit."""
         copies = [leaf for _, leaf in tree_flatten(point or []) if isinstance(leaf, mx.array)]
         arrays = {f"rows.{i}": array for i, array in enumerate(rows)}
         arrays |= {f"point.{i}": array for i, array in enumerate(copies)} | {
             "text": mx.array(text, mx.uint32)
         }
-        mx.eval(arrays)
         size = sum(array.nbytes for array in arrays.values())
-        if not self.writable or size > self.limit_bytes:
+        if not self.writable or not self.fits(size):
             return None
+        mx.eval(arrays)
         metadata = {
             "format": FORMAT,
             "pair": self.pair,
@@ -104,74 +113,123 @@ class Disk:
         }
         metadata["digest"] = digest(arrays, metadata)
         file = self.folder / f"{metadata['digest'][:32]}.safetensors"
-        part = file.with_suffix(f".{os.getpid()}{PART}")
+        part = file.with_suffix(f".{secrets.token_hex(4)}{PART}")
         try:
-            part.unlink(missing_ok=True)
+            self._make_folders()  # somebody may have cleared the cache
             os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             mx.save_safetensors(str(part), arrays, metadata)
             part.replace(file)
         except (OSError, RuntimeError) as problem:
-            part.unlink(missing_ok=True)
-            self.writable = False
-            log.warning(
-                "prefixes are not kept on disk any more: %s cannot be written (%s)", self.folder, problem
-            )
+            _delete(part)
+            self._give_up(problem)
             return None
         self.written_bytes += size
         return Source(file, begin, len(text), point is not None)
 
+    def fits(self, size: int) -> bool:
+        """Whether a prefix of `size` bytes can be kept at all; said once when one cannot."""
+        if size > self.limit_bytes and not self._too_small:
+            self._too_small = True
+            log.warning(
+                "a prefix of %.1f MB is not kept on disk, where all of them may take %.1f MB: allow more with --cache-disk",
+                size / 1e6,
+                self.limit_bytes / 1e6,
+            )
+        return size <= self.limit_bytes
+
+    def missing(self, files: list[Path]) -> list[Path]:
+        """Those that are not there any more."""
+        return [file for file in files if not os.path.lexists(file)]
+
     def touch(self, files: list[Path]) -> None:
         """Used now; a text's beginning a little later than its end, so that it is dropped after it."""
-        for file in reversed(files):
+        now = time.time_ns()  # the file system's own clock ticks too slowly to tell them apart
+        for later, file in enumerate(reversed(files)):
             try:
-                os.utime(file)
-            except FileNotFoundError:
-                pass
+                os.utime(file, ns=(now, now + later))
+            except OSError:
+                continue  # gone, or somebody else's
 
     def trim(self) -> list[Path]:
         """Drop the least recently used files until the limit holds; those that went."""
         files = []
         for file in self.root.glob("*/*.safetensors"):
             try:
-                about = file.stat()
-            except FileNotFoundError:
+                about = file.lstat()
+            except OSError:
                 continue
-            files.append((about.st_mtime_ns, file, about.st_size))
+            if stat.S_ISREG(about.st_mode) and (not file.name.endswith(PART) or _abandoned(file)):
+                files.append((about.st_mtime_ns, file, about.st_size))
         total, gone = sum(size for _, _, size in files), []
         for _, file, size in sorted(files):
             if total <= self.limit_bytes:
                 break
-            file.unlink(missing_ok=True)
-            total -= size
-            gone.append(file)
+            if _delete(file):
+                total -= size
+                gone.append(file)
         return gone
 
     def drop(self, file: Path, why: str) -> None:
-        log.warning("a saved prefix was dropped: %s (%s)", why, file)
-        file.unlink(missing_ok=True)
+        log.warning("a saved prefix was %s: %s (%s)", "dropped" if _delete(file) else "skipped", why, file)
+
+    def _make_folders(self) -> None:
+        for each in (self.root, self.folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+            each.chmod(0o700)
+
+    def _give_up(self, problem: Exception) -> None:
+        self.writable = False
+        log.warning("prefixes are not kept on disk from here on: %s cannot be written (%s)", self.folder, problem)
 
     def _header(self, file: Path) -> tuple[np.ndarray, Source]:
-        """A file's text and what it holds. Raises Spoiled when it is not one of this format and pair, in one
-        piece."""
-        with open(file, "rb") as opened:
-            try:
-                (length,) = struct.unpack("<Q", opened.read(8))
-                tensors = json.loads(opened.read(min(length, HEADER_BYTES)))
-                metadata, (first, last) = tensors.pop("__metadata__"), tensors["text"]["data_offsets"]
-                opened.seek(8 + length + first)
-                text = np.frombuffer(opened.read(last - first), "<u4")
-                whole = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values())
-                begin, pointed = int(metadata["begin"]), metadata["pointed"] == "True"
-                format, pair = metadata["format"], metadata["pair"]
-            except (struct.error, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-                raise Spoiled("it is not a saved prefix") from None
-            if format != FORMAT:
-                raise Spoiled(f"its format is {format!r}, not {FORMAT!r}")
-            if pair != self.pair:
-                raise Spoiled("it belongs to another model")
-            if os.fstat(opened.fileno()).st_size != whole or not 0 <= begin < len(text):
-                raise Spoiled("it is not complete")
-            return text, Source(file, begin, len(text), pointed)
+        """A file's text and what it holds. Raises FileNotFoundError, and Spoiled when it is not one of this
+        format and pair, in one piece."""
+        try:
+            if not stat.S_ISREG(file.lstat().st_mode):
+                raise Spoiled("it is not a file")
+            with open(file, "rb") as opened:
+                return self._parsed(file, opened)
+        except FileNotFoundError:
+            raise
+        except OSError as problem:
+            raise Spoiled(f"it cannot be read: {problem.strerror}") from None
+        except GARBLED:
+            raise Spoiled("it is not a saved prefix") from None
+
+    def _parsed(self, file: Path, opened: BinaryIO) -> tuple[np.ndarray, Source]:
+        (length,) = struct.unpack("<Q", opened.read(8))
+        tensors = json.loads(opened.read(min(length, HEADER_BYTES)))
+        metadata = tensors.pop("__metadata__")
+        if metadata["format"] != FORMAT:
+            raise Spoiled(f"its format is {metadata['format']!r}, not {FORMAT!r}")
+        if metadata["pair"] != self.pair:
+            raise Spoiled("it belongs to another model")
+        first, last = tensors["text"]["data_offsets"]
+        whole = 8 + length + max(tensor["data_offsets"][1] for tensor in tensors.values())
+        if os.fstat(opened.fileno()).st_size != whole or not 0 <= first <= last:
+            raise Spoiled("it is not complete")
+        opened.seek(8 + length + first)
+        text, begin = np.frombuffer(opened.read(last - first), "<u4"), int(metadata["begin"])
+        if not 0 <= begin < len(text):
+            raise Spoiled("it is not complete")
+        return text, Source(file, begin, len(text), metadata["pointed"] == "True")
+
+
+def _delete(file: Path) -> bool:
+    """Whether it is gone now; what is a folder or somebody else's stays."""
+    try:
+        file.unlink(missing_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def _abandoned(part: Path) -> bool:
+    """Whether nobody is writing it any more. Its age says so, in whatever process or container that was."""
+    try:
+        return time.time() - part.lstat().st_mtime > PART_SECONDS
+    except OSError:
+        return False
 
 
 def digest(arrays: dict[str, mx.array], metadata: dict[str, str]) -> str:

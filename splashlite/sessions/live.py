@@ -50,6 +50,11 @@ class Live:
         for part in self.parts:
             part.settle()
 
+    def catch_up(self) -> None:
+        """Project what waits, and begin to compute it."""
+        self.drafter.absorb(self.draft_context)
+        mx.async_eval([array for layer in self.draft_context.layers for array in layer.buffers()])
+
     def show(self, features: mx.array | None, begin: int, stop: int) -> None:
         """Give the drafter the features [1, R, taps x H] of positions [begin, stop), as far as it will see
         them from `stop` on."""

@@ -31,7 +31,7 @@ class Segment:
     when it was given up.
     """
 
-    above: weakref.ref | None  # the parent; None for the root
+    above: weakref.ref | None  # the parent; None for the root, and for what was taken out of the tree
     begin: int
     tokens: np.ndarray
     point: list | None = None
@@ -62,6 +62,11 @@ class Segment:
     @property
     def pointed_on_disk(self) -> bool:
         return self.source is not None and self.source.pointed and self.source.end == self.end
+
+    @property
+    def saved(self) -> bool:
+        """Whether all that memory has of it is on disk."""
+        return self.source is not None and (self.point is None or self.pointed_on_disk)
 
     @property
     def needed(self) -> bool:

@@ -13,6 +13,7 @@ from splashlite.target.target import Target
 PREFILL_CHUNK = 2048  # tokens per prefill step, at most
 LEAST_CHUNK = 256  # and at least, however long the text
 SCORES = 2**24  # attention scores of one head that a step may write out: its tokens x the text up to its end
+WAITING = 64  # committed tokens whose features the drafter may have yet to project
 SHORTEST = 64  # tokens that a checkpoint in the middle of a prompt must save to be worth its memory
 
 
@@ -98,6 +99,8 @@ class Session:
         self.tokens.extend(tokens)
         if self.draft_context is not None:
             self.draft_context.commit(features[:, : len(tokens)])
+            if self.draft_context.waiting >= WAITING:
+                self.live.catch_up()
 
     def forget_block(self) -> None:
         """Drop a block that was launched and not committed."""
@@ -153,9 +156,9 @@ class Session:
                 path = segment.path()
                 found = self.store.contents(path) if path else ([], [])
             kept = max((each.end for each in path if each.live), default=0)
-            self.store.pinned = path
+            self.store.goal = segment
             self._leave(shared, kept)
-            self._go_to(path, kept, *found)
+            self._go_to(segment, kept, *found)
         return reach, max(agreed, shared)
 
     def _check(self, text: np.ndarray) -> int:
@@ -184,19 +187,19 @@ class Session:
         path = [each for each in self.leaf.path() if each.live]
         self.leaf = next((each for each in reversed(path) if each.end <= kept), self.store.root)
         for segment in path:
-            if segment.end > kept:
+            if segment.live and segment.end > kept:
                 self.store.bank(segment, self.live)
 
-    def _go_to(self, path: list[Segment], kept: int, stretches: list, point: list) -> None:
-        """Keep `kept` tokens and put the stretches of `path` that are not live behind them."""
-        if not path:
+    def _go_to(self, goal: Segment, kept: int, stretches: list, point: list) -> None:
+        """Keep `kept` tokens and put the stretches up to `goal` that are not live behind them."""
+        if goal is self.store.root:
             self.live.clear()
             return
         self.live.rebuild(kept, stretches, point)
         self.live.settle()
-        for segment in path:
+        for segment in goal.path():
             segment.rows, segment.live = None, True
-        self.leaf = path[-1]
+        self.leaf = goal
         self.store.touch(self.leaf)
 
 

@@ -1,7 +1,8 @@
 """A bounded store of prefixes: a tree of segments in which every row is held once."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import mlx.core as mx
 import numpy as np
@@ -37,7 +38,7 @@ class Store:
         """Free everything in memory and begin with what the disk holds."""
         self.root = Segment(None, 0, np.zeros(0, np.uint32))
         self.clock, self.sound = 0, True
-        self.pinned: list[Segment] = []  # what the change in progress goes to: neither evicted nor removed
+        self.goal = self.root  # where the change in progress goes to
         for text, source in self.disk.scan() if self.disk is not None else ():
             base = self._walk(text[: source.begin])
             if base is None:
@@ -50,7 +51,12 @@ class Store:
         """A change that is interrupted leaves the store unsound: then it must be cleared."""
         self.sound = False
         yield
-        self.pinned, self.sound = [], True
+        self.goal, self.sound = self.root, True
+
+    @property
+    def pinned(self) -> list[Segment]:
+        """The way to where the change in progress goes: neither evicted nor removed."""
+        return self.goal.path()
 
     @property
     def nbytes(self) -> int:
@@ -77,7 +83,7 @@ class Store:
     def contents(self, path: list[Segment]) -> tuple[list[list[mx.array]], list] | None:
         """The rows of a path's segments that are not live, in order, and the point at its end.
 
-        None, and the segment gone, when its file is not what was written.
+        None, and all that its file gave forgotten, when one is not what was written.
         """
         rows, point = [], path[-1].point
         for segment in path:
@@ -87,7 +93,7 @@ class Store:
                 continue
             saved = self.disk.read(segment.source)
             if saved is None:
-                self.remove(segment)
+                self.forget([segment.source.file])
                 return None
             point = saved[1] if wants_point else point
             if not segment.live:
@@ -99,7 +105,7 @@ class Store:
         self.clock += 1
         segment.used = self.clock
         if self.disk is not None:
-            self.disk.touch(_files(segment))
+            self.disk.touch(_files(segment.path()))
 
     def mark(self, leaf: Segment, tokens: np.ndarray, live: Live) -> Segment:
         """Make a checkpoint here, `tokens` behind the last one; the new last one, with its point where there
@@ -124,14 +130,12 @@ class Store:
     def bank(self, segment: Segment, live: Live) -> None:
         """Copy a live segment's rows out of the state that is about to lose them; without room they are given
         up."""
-        rows, above = live.cut(segment.begin, segment.end), segment.parent
-        reachable = above is self.root or above.held or above.source is not None
-        if reachable and self.make_room(bytes_of(rows), live, sparing=segment):
+        rows = live.cut(segment.begin, segment.end)
+        if self.make_room(bytes_of(rows), live, sparing=segment):
             mx.eval(rows)
             segment.rows, segment.live = rows, False
             return
-        if reachable and (segment.pointed or self.anywhere):
-            self._to_disk(segment, live)
+        self._to_disk(segment, live)
         self._let_go(segment)
 
     def make_room(self, nbytes: int, live: Live, sparing: Segment | None = None) -> bool:
@@ -150,12 +154,16 @@ class Store:
         """Write what is in memory to disk, as much of the most recently used as fits there."""
         if self.disk is None:
             return
+        self._miss(self.segments())
         room, chosen = self.disk.limit_bytes, []
         for segment in sorted(self.segments(), key=lambda each: -each.used):
-            if segment.held and segment.source is None:
-                room -= segment.nbytes + (
+            if segment.held and not segment.saved:
+                size = segment.nbytes + (
                     bytes_of(live.cut(segment.begin, segment.end)) if segment.live else 0
                 )
+                if not self.disk.fits(size):
+                    continue
+                room -= size
                 if room < 0:
                     break
                 chosen.append(segment)
@@ -168,13 +176,21 @@ class Store:
             if segment.live:
                 self._let_go(segment)
 
+    def forget(self, files: list[Path]) -> None:
+        """Forget what these files gave. Rows that memory has stay; a stretch that has none any more goes, with
+        all that stands on it."""
+        for segment in list(self.segments()):
+            if segment.source is not None and segment.source.file in files:
+                segment.source = None
+                if not segment.held and segment not in self.pinned:
+                    self.remove(segment)
+
     def remove(self, segment: Segment) -> None:
         """Take a segment and all behind it out of the tree, and free what they hold."""
+        segment.parent.children.remove(segment)
         for each in (segment, *segment.below()):
-            each.rows = each.point = each.source = None
+            each.above = each.rows = each.point = each.source = None
             each.live = False
-        if segment.parent is not None and segment in segment.parent.children:
-            segment.parent.children.remove(segment)
 
     def _walk(self, text: np.ndarray) -> Segment | None:
         """The segment that ends where `text` does; None when the tree does not hold all of it."""
@@ -208,37 +224,38 @@ class Store:
     def _let_go(self, segment: Segment) -> None:
         """Free a segment's memory; what nothing can go on from any more leaves the tree."""
         segment.rows, segment.point, segment.live = None, None, False
-        if segment.source is None:
-            segment, lost = segment.parent, segment
-            self.remove(lost)
         while segment.above is not None and not (segment in self.pinned or self._useful(segment)):
             segment, useless = segment.parent, segment
             self.remove(useless)
 
     def _useful(self, segment: Segment) -> bool:
-        return bool(segment.children) or segment.live or segment.pointed or self.anywhere
+        return segment.live or (self._leads_on(segment) and (segment.held or segment.source is not None))
+
+    def _leads_on(self, segment: Segment) -> bool:
+        """Whether a text can go on from its end, or from further on."""
+        return bool(segment.children) or segment.pointed or self.anywhere
 
     def _to_disk(self, segment: Segment, live: Live) -> None:
         """Write a segment and what it stands on, as far as that is not on disk yet."""
-        if self.disk is None:
+        if self.disk is None or not self._leads_on(segment):
             return
+        self._miss(segment.path())
         for each in segment.path():
-            if each.source is None:
+            if each.held and not each.saved:
                 rows = live.cut(each.begin, each.end) if each.live else each.rows
-                each.source = self.disk.write(each.text(), each.begin, rows, each.point)
+                each.source = self.disk.write(each.text(), each.begin, rows, each.point) or each.source
             if each.source is None:
                 return
-        self.disk.touch(_files(segment))
-        gone = set(self.disk.trim())
-        for each in list(self.segments()):
-            if each.source is not None and each.source.file in gone:
-                each.source = None
-                if not each.held and each not in self.pinned:
-                    self.remove(each)
+        self.disk.touch(_files(segment.path()))
+        self.forget(self.disk.trim())
+
+    def _miss(self, segments: Iterable[Segment]) -> None:
+        """Forget what gave files that somebody else deleted."""
+        self.forget(self.disk.missing(_files(segments)))
 
 
-def _files(segment: Segment) -> list:
-    return [each.source.file for each in segment.path() if each.source is not None]
+def _files(segments: Iterable[Segment]) -> list[Path]:
+    return [each.source.file for each in segments if each.source is not None]
 
 
 def _frees_something(segment: Segment) -> bool:

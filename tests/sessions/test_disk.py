@@ -192,6 +192,7 @@ def test_foreign_and_broken_off_files_do_no_harm(hybrid, tmp_path, caplog):
     folder = start(hybrid, tmp_path).store.disk.folder
     (folder / "x.safetensors").write_text("hello")
     (folder / "y.1.part.safetensors").write_text("half")
+    os.utime(folder / "y.1.part.safetensors", (0, 0))
     mx.save_safetensors(str(folder / "z.safetensors"), {"text": mx.zeros((2, 2))}, {"format": "pt"})
     assert start(hybrid, tmp_path).begin(PROMPT) == 0
     assert len(caplog.messages) == 2 and not files(tmp_path)

@@ -69,6 +69,18 @@ def test_the_checkpoint_stands_where_the_caller_says_the_next_prompt_still_agree
     assert session.begin(PROMPT + [9, 9, 9, 9]) == len(PROMPT)
 
 
+@pytest.mark.exact
+def test_a_reply_may_open_as_another_text_goes_on(hybrid):
+    """What the template writes behind a prompt begins as the earlier reply that the next prompt goes back to."""
+    system, earlier = random_prompt(40, seed=9), [7] + random_prompt(20, seed=8)
+    session = Session(*hybrid)
+    session.begin([*system, 1])
+    session.begin([*system, *earlier, 1])
+    session.begin([*system, 7, 8, 9], stable=len(system))
+    assert session.begin([*system, *earlier, 5]) == len(system + earlier)
+    same_as_cold(session, *hybrid)
+
+
 def test_the_limit_holds_at_all_times(pair, monkeypatch):
     with reading(16, monkeypatch):
         one = Session(*pair)

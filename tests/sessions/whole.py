@@ -64,3 +64,4 @@ def sound(session):
         assert len(set(firsts)) == len(firsts)
         assert not (segment.live and segment.rows is not None)
         assert not segment.live or segment in session.leaf.path()
+        assert segment.held or segment.source is not None
