@@ -106,3 +106,8 @@ class Totals:
             lines.append(f"{sum(drafts.values()):,} cycles, {mean:.2f} tokens per cycle; drafts kept per cycle:")
             lines += [f"{kept:>4}  {'█' * max(1, round(24 * n / most))} {n:,}" for kept, n in drafts.items()]
         return lines
+
+
+def counted(number: int, noun: str) -> str:
+    """As people say it: 1 answer, 2 answers."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -5,7 +5,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from splashlite.chat.numbers import DOT, size
+from splashlite.chat.numbers import DOT, counted, size
 from splashlite.evaluate.measure import ADAPTIVE, GREEDY, PLAIN, width_name
 from splashlite.evaluate.numbers import verdicts
 
@@ -149,10 +149,6 @@ def mode_words(mode: dict) -> str:
 
 def times(speedup: float | None) -> str:
     return "refused" if speedup is None else f"{speedup:.2f}×"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def between(values: list[int]) -> str:

@@ -27,7 +27,9 @@ def read_json(path: Path) -> dict:
         content = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=once)
     except FileNotFoundError:
         raise SplashliteError(f"{path} is missing: a model folder has a config.json and safetensors weights") from None
-    except (OSError, ValueError, RecursionError) as problem:
+    except OSError as problem:
+        raise SplashliteError(f"{path} cannot be read: {problem.strerror}") from None
+    except (ValueError, RecursionError) as problem:
         raise SplashliteError(f"{path} cannot be read as JSON: {problem}") from None
     if not isinstance(content, dict):
         raise SplashliteError(f"{path} must hold a JSON object, not a {type(content).__name__}")

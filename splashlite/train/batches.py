@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 import mlx.core as mx
 import numpy as np
 
+from splashlite.errors import UsageError
 from splashlite.target import Target
 from splashlite.train.corpus import Corpus, Sequence, values
 from splashlite.train.objective import Blocks
@@ -29,12 +30,18 @@ class Mixture:
     """
 
     def __init__(self, corpora: list[Corpus], held_out: int, longest: int):
-        """Every `held_out`-th sequence of each corpus is kept from training."""
+        """Every `held_out`-th sequence of each corpus is kept from training; were no greedy answer among them, the last one
+        is as well, if it is not the only text."""
         every = [(corpus, index, length) for corpus in corpora for index, length in enumerate(corpus.prompt_lengths())]
         places = [(corpus, index) for corpus, index, length in every if length < longest]
         self.too_long = len(every) - len(places)
         self.held_out = [place for place in places if place[1] % held_out == held_out - 1]
         self.training = [place for place in places if place[1] % held_out != held_out - 1]
+        self._greedy = {(c, i) for c in corpora for i, warmth in enumerate(c.temperatures()) if warmth == 0}
+        if not self._greedy.intersection(self.held_out) and len(self.training) > 1:
+            last = [place for place in self.training if place in self._greedy][-1:]
+            self.training = [place for place in self.training if place not in last]
+            self.held_out += last
         self.tokens = sum(corpus.answer_tokens for corpus in corpora)
         self.given = sum(corpus.given for corpus in corpora)
         self._corpora, self._longest = corpora, longest
@@ -48,9 +55,14 @@ class Mixture:
         return self._corpora[0].about.taps
 
     def examination(self, count: int) -> list[tuple[Corpus, int]]:
-        """At most `count` of the target's own greedy answers that are held out, spread evenly."""
-        greedy = [(corpus, index) for corpus, index in self.held_out if corpus[index].temperature == 0]
-        return greedy[:: -(-len(greedy) // count)] if greedy else []
+        """At most `count` of the target's own greedy answers that are held out, spread evenly. Raises UsageError for none."""
+        greedy = [place for place in self.held_out if place in self._greedy]
+        if not greedy:
+            raise UsageError(
+                "a drafter is examined on greedy answers of the target's own, and there is none to hold out of training: "
+                "make more data, with a smaller --sampled, of prompts that bring no answer"
+            )
+        return greedy[:: -(-len(greedy) // count)]
 
     def some(self, count: int) -> list[Sequence]:
         """At most `count` texts for training, spread evenly."""

@@ -6,7 +6,7 @@ import click
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path)
-TARGET = click.option("--target", help="A repository id or a folder.  [default: that of the demo pair]")
+TARGET = click.option("--target", help="A repository id, a folder or a .gguf file.  [default: that of the demo pair]")
 SEED = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 NEW = ["kind", "layers", "rank", "window", "mask_id", "copied", "fresh"]  # what shapes a new drafter
 
@@ -189,7 +189,7 @@ def data(context, folder, target, prompts, **options):
     help="Steps between two evaluations, each with a checkpoint.",
 )
 @click.option(
-    "--examined", type=click.IntRange(min=1), default=24, show_default=True, help="Held-out answers in an evaluation."
+    "--examined", type=click.IntRange(min=1), default=24, show_default=True, help="Held-out greedy answers in an evaluation."
 )
 @click.option(
     "--held-out",

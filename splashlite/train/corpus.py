@@ -1,12 +1,14 @@
 """Answers of one target on disk: tokens, the target's own distribution over them, and its features.
 
-A folder with corpus.json and shards in safetensors, each written whole and then renamed. bfloat16 features are kept as
-their 16 bits, since NumPy has no such type.
+A folder with corpus.json and shards in safetensors: the answers to some prompts that were taken together, in one part for
+each batch of them, which is written whole and then renamed. bfloat16 features are kept as their 16 bits, since NumPy has no
+such type.
 """
 
 import json
 import os
 from bisect import bisect_right
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -17,6 +19,8 @@ from safetensors.numpy import save_file
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.weights import read_json
+
+ONE_FILE = 256  # prompts of a shard in one part, as earlier versions made them, which did not state its place
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,14 @@ class About:
 
 
 @dataclass(frozen=True)
+class Shard:
+    """Which prompts its answers are to."""
+
+    first: int  # prompts before it
+    prompts: int
+
+
+@dataclass(frozen=True)
 class Sequence:
     """One prompt with its answer, of L tokens together; A is how many of them are the answer's."""
 
@@ -56,10 +68,15 @@ class Sequence:
 
 
 class Corpus:
-    """The sequences of a folder, read one at a time. Raises SplashliteError for a damaged or foreign folder."""
+    """The sequences of a folder, read one at a time; `shards` by their numbers are those of which there is a part.
+
+    Raises UsageError for a folder that is none, SplashliteError for a damaged one.
+    """
 
     def __init__(self, folder: Path):
-        self.folder = Path(folder)
+        self.folder, self.shards = Path(folder), {}
+        if not (self.folder / "corpus.json").is_file():
+            raise UsageError(f"{self.folder} is no folder of `splashlite train data`: name one that it made")
         try:
             stated = read_json(self.folder / "corpus.json")
             self.about = About(**stated | {"taps": tuple(stated["taps"])})
@@ -73,6 +90,9 @@ class Corpus:
             if self.about.features and "rows" not in opened.keys():  # noqa: SIM118, this is no mapping
                 raise SplashliteError(f"{file} is of another version (no final rows): make the data again")
             table = {name: opened.get_tensor(name) for name in ("lengths", "prompt_lengths", "temperatures")}
+            number = int(file.stem.split("-")[1])
+            stated = opened.metadata() or {"first": number * ONE_FILE, "prompts": len(table["lengths"])}
+            self.shards[number] = Shard(int(stated["first"]), int(stated["prompts"]))
             self._files.append(opened)
             self._tables.append(table | {name: _offsets(table, name) for name in ("tokens", "answers", "rows")})
             self._starts.append(self._starts[-1] + len(table["lengths"]))
@@ -92,6 +112,10 @@ class Corpus:
     def prompt_lengths(self) -> list[int]:
         """Tokens of each sequence before its answer."""
         return [int(length) for table in self._tables for length in table["prompt_lengths"]]
+
+    def temperatures(self) -> list[float]:
+        """Of each sequence."""
+        return [float(warmth) for table in self._tables for warmth in table["temperatures"]]
 
     def __getitem__(self, index: int) -> Sequence:
         shard = bisect_right(self._starts, index) - 1
@@ -118,8 +142,8 @@ def begin(folder: Path, about: About) -> Corpus:
     if not path.exists():
         _replace(path, json.dumps(asdict(about), indent=1).encode())
     corpus = Corpus(folder)
-    for key, wanted in asdict(about).items():
-        found = getattr(corpus.about, key)
+    for key, wanted in _in_words(about).items():
+        found = _in_words(corpus.about)[key]
         if found != wanted and key == "contents":
             raise UsageError(f"{folder} holds answers to what {about.prompts} held before it was changed: name another folder")
         if found != wanted:
@@ -129,7 +153,12 @@ def begin(folder: Path, about: About) -> Corpus:
     return corpus
 
 
-def write_shard(folder: Path, number: int, sequences: list[Sequence]) -> None:
+def listed(layers: Iterable[int]) -> str:
+    """Layer numbers as they are given on a command line."""
+    return ",".join(map(str, layers))
+
+
+def write_part(folder: Path, number: int, shard: Shard, part: int, sequences: list[Sequence]) -> None:
     arrays = {
         "tokens": np.concatenate([each.tokens for each in sequences]),
         "lengths": np.array([len(each) for each in sequences], np.int32),
@@ -141,13 +170,13 @@ def write_shard(folder: Path, number: int, sequences: list[Sequence]) -> None:
     if sequences[0].features is not None:
         arrays["features"] = np.concatenate([each.features for each in sequences])
         arrays["rows"] = np.concatenate([each.rows for each in sequences])
-    path = shard(folder, number)
-    save_file(arrays, path.with_suffix(".part"))
+    path = _part(folder, number, part)
+    save_file(arrays, path.with_suffix(".part"), {key: str(value) for key, value in asdict(shard).items()})
     os.replace(path.with_suffix(".part"), path)
 
 
-def shard(folder: Path, number: int) -> Path:
-    return folder / f"shard-{number:05d}.safetensors"
+def has_part(folder: Path, number: int, part: int) -> bool:
+    return _part(folder, number, part).exists() or (folder / f"shard-{number:05d}.safetensors").exists()
 
 
 def bits(features: mx.array) -> mx.array:
@@ -158,6 +187,15 @@ def bits(features: mx.array) -> mx.array:
 def values(features: np.ndarray) -> mx.array:
     """The bfloat16 array that `bits` made."""
     return mx.array(features).view(mx.bfloat16)
+
+
+def _part(folder: Path, number: int, part: int) -> Path:
+    return folder / f"shard-{number:05d}-{part}.safetensors"
+
+
+def _in_words(about: About) -> dict:
+    """As the command's options say it."""
+    return asdict(about) | {"taps": listed(about.taps), "features": "keep" if about.features else "recompute"}
 
 
 def _offsets(table: dict, name: str) -> np.ndarray:

@@ -1,7 +1,8 @@
-"""`splashlite train data`: a corpus of the target's own answers, made shard by shard."""
+"""`splashlite train data`: a corpus of the target's own answers, made batch by batch."""
 
 import hashlib
 import itertools
+import math
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ import numpy as np
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.target import Target
 from splashlite.train import answers, prompts
-from splashlite.train.corpus import About, Corpus, begin, shard, write_shard
+from splashlite.train.corpus import About, Corpus, Shard, begin, has_part, write_part
 from splashlite.train.prompts import Prompt
 
-SHARD, BATCH = 256, 128  # prompts in a file; prompts that are answered together
+SHARD = 256  # prompts that are taken together, at most, and sorted by length
+BATCH = 128  # that are answered together; parts of a shard are numbered by it, so it must stay what it is
 
 
 def make(
@@ -30,31 +32,35 @@ def make(
 ) -> Corpus:
     """Answer prompts until the corpus holds `tokens` answer tokens, or until the files' prompts are at an end.
 
-    progress(done, total) hears of answer tokens. What an earlier call left whole is kept, what is missing is made, and the
-    result is the same as without the interruption. Raises UsageError for files without prompts, SplashliteError for a full disk.
+    progress(done, total) hears of answer tokens. Every batch that an earlier call answered is kept, what is missing is made,
+    and the result is the same as without the interruption: what is done next depends on nothing but what is there. Raises
+    UsageError for files without prompts, SplashliteError for a full disk.
     """
     source = prompts.from_files(files, tokenizer) if files else prompts.built_in(tokenizer, about.seed)
     first = next(source, None)
     if first is None:
         raise UsageError(f"{', '.join(map(str, files))}: there is no prompt in it")
     corpus = begin(folder, about)
-    done, numbered = corpus.answer_tokens, enumerate(itertools.chain([first], source))
+    done, answered, taken = corpus.answer_tokens, len(corpus), 0
+    numbered = enumerate(itertools.chain([first], source))
+    progress(done, tokens)
     for number in itertools.count():
-        progress(done, tokens)
         if tokens is not None and done >= tokens:
             break
-        chunk = list(itertools.islice(numbered, SHARD))
-        if not chunk:
+        wanted = SHARD if tokens is None else math.ceil((tokens - done) / (done / answered if answered else about.limit))
+        size = _size(corpus.shards, number, taken, wanted)
+        chunk = list(itertools.islice(numbered, size))
+        if size and not chunk:
             break
-        if shard(folder, number).exists():
-            continue
-        _need_room(folder, about, chunk)
-        sequences = []
-        for batch in _batches(chunk):
-            sequences += _answer(target, batch, about, tokenizer.eos_ids)
-            progress(done + sum(len(each.top_ids) for each in sequences), tokens)
-        write_shard(folder, number, sequences)
-        done += sum(len(each.top_ids) for each in sequences)
+        for part, batch in enumerate(_batches(chunk)):
+            if has_part(folder, number, part) or (tokens is not None and done >= tokens):
+                continue
+            _need_room(folder, about, batch)
+            sequences = _answer(target, batch, about, tokenizer.eos_ids)
+            write_part(folder, number, Shard(taken, len(chunk)), part, sequences)
+            done, answered = done + sum(len(each.top_ids) for each in sequences), answered + len(sequences)
+            progress(done, tokens)
+        taken += len(chunk)
     progress(done, done)
     return Corpus(folder)
 
@@ -78,7 +84,7 @@ def contents(files: list[Path]) -> str:
         try:
             digest.update(hashlib.sha256(file.read_bytes()).digest())
         except OSError as problem:
-            raise UsageError(f"{file} cannot be read: {problem}") from None
+            raise UsageError(f"{file} cannot be read: {problem.strerror}") from None
     return digest.hexdigest()[:16] if files else ""
 
 
@@ -93,17 +99,25 @@ def bytes_per_token(about: About) -> int:
     return about.top * 6 + 4 + (2 * (len(about.taps) + 1) * about.hidden_size if about.features else 0)
 
 
+def _size(shards: dict[int, Shard], number: int, taken: int, wanted: int) -> int:
+    """How many prompts a shard takes: as many as it did before, as are left before a later one, or as are `wanted`."""
+    if number in shards:
+        return shards[number].prompts
+    later = [shard.first for place, shard in shards.items() if place > number]
+    return min(SHARD, min(later) - taken if later else wanted)
+
+
 def _batches(chunk: list[tuple[int, Prompt]]) -> Iterator[list[tuple[int, Prompt]]]:
-    """By length, so that a batch starts as late as it can; prompts that bring their answer one by one."""
+    """Prompts that bring their answer, then the others by length, so that a batch starts as late as it can."""
     given = [each for each in chunk if each[1].answer is not None]
-    yield from ([each] for each in given)
     asked = sorted((each for each in chunk if each[1].answer is None), key=lambda each: (len(each[1].ids), each[0]))
-    yield from (asked[begin : begin + BATCH] for begin in range(0, len(asked), BATCH))
+    for group in (given, asked):
+        yield from (group[begin : begin + BATCH] for begin in range(0, len(group), BATCH))
 
 
 def _answer(target: Target, batch, about: About, ends):
     if batch[0][1].answer is not None:
-        return [answers.read(target, batch[0][1], top=about.top, features=about.features)]
+        return [answers.read(target, prompt, top=about.top, features=about.features) for _, prompt in batch]
     numbers = [number for number, _ in batch]
     result = answers.generate(
         target,
@@ -124,8 +138,8 @@ def _is_sampled(about: About, number: int) -> bool:
     return np.random.default_rng([about.seed, number]).random() < about.sampled
 
 
-def _need_room(folder: Path, about: About, chunk: list) -> None:
-    needed = bytes_per_token(about) * sum(len(prompt.ids) + len(prompt.answer or ()) + about.limit for _, prompt in chunk)
+def _need_room(folder: Path, about: About, batch: list) -> None:
+    needed = bytes_per_token(about) * sum(len(prompt.ids) + len(prompt.answer or ()) + about.limit for _, prompt in batch)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise SplashliteError(

@@ -13,6 +13,7 @@ import mlx.optimizers as optim
 import numpy as np
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
+from splashlite.chat.numbers import counted
 from splashlite.drafter.dflash import Backbone
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.pairs.weights import read_json
@@ -54,13 +55,11 @@ class Run:
 
     def __init__(self, folder: Path, plan: Plan, drafter: Backbone, target: Target, mixture: Mixture):
         self.folder, self.plan, self.drafter, self.target, self.mixture = folder, plan, drafter, target, mixture
-        self.step, self.longest = 0, 0.0
+        self.step, self.longest, self.kept = 0, 0.0, None  # kept: the step of the last checkpoint
         self.workers = Workers(plan.accumulate)
         self.optimizer = create(plan.optimizer, schedule(plan), plan.decay)
         self.optimizer.init(drafter.trainable_parameters())
         self.exam = mixture.examination(plan.examined)
-        if not self.exam:
-            raise UsageError("no greedy answer is held out of training: make more data, or with a smaller --sampled")
 
     def start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -70,20 +69,21 @@ class Run:
     def resume(self) -> None:
         """Go on from the folder's last checkpoint. Raises UsageError when that run is not this one."""
         stated, mine = read_json(self.folder / WHAT), json.loads(json.dumps(self._what()))
-        for key in mine:
-            if stated.get(key) != mine[key]:
-                raise UsageError(
-                    f"{self.folder} holds a run with another {key} ({stated.get(key)}, not {mine[key]}): "
-                    "ask for the same to resume it, or name another folder"
-                )
+        other = difference(stated, mine)
+        if other is not None:
+            name, theirs, wanted = other
+            raise UsageError(
+                f"{self.folder} holds a run with {name} {theirs}, not {wanted}: ask for the same to resume it, "
+                "or name another folder"
+            )
         if not (self.folder / STATE).is_file():
-            raise UsageError(f"{self.folder} holds no checkpoint yet: delete it, and begin again without --resume")
+            raise UsageError(f"{self.folder} holds no checkpoint yet: begin again without --resume")
         arrays, about = mx.load(str(self.folder / STATE), return_metadata=True)
         state = tree_unflatten(list(arrays.items()))
         self.drafter.update(state["drafter"])
         self.optimizer.state = state["optimizer"]
         mx.eval(self.drafter.parameters(), self.optimizer.state)  # here: a worker could not read the file
-        self.step, self.longest = int(about["step"]), float(about["longest"])
+        self.step, self.longest, self.kept = int(about["step"]), float(about["longest"]), int(about["step"])
         kept = [line for line in (self.folder / LOG).read_text().splitlines() if json.loads(line)["step"] <= self.step]
         (self.folder / LOG).write_text("".join(f"{line}\n" for line in kept))
 
@@ -160,6 +160,7 @@ class Run:
             improved()
         state = {"drafter": self.drafter.parameters(), "optimizer": self.optimizer.state}
         save(self.folder / STATE, dict(tree_flatten(state)), {"step": str(self.step), "longest": repr(self.longest)})
+        self.kept = self.step
         return accepted
 
     def _what(self) -> dict:
@@ -168,6 +169,30 @@ class Run:
     def _log(self, record: dict) -> None:
         with (self.folder / LOG).open("a") as log:
             log.write(json.dumps(record) + "\n")
+
+
+def difference(stated, mine, name: str = "") -> tuple[str, str, str] | None:
+    """The first value in which a run's record is another than ours: its name and both values in words."""
+    if isinstance(mine, dict):
+        pairs = [(key.replace("_", " "), (stated or {}).get(key), mine[key]) for key in mine]
+    elif _records(mine) and _records(stated) and len(stated) == len(mine):
+        pairs = [(name, *each) for each in zip(stated, mine, strict=True)]
+    else:
+        return None if stated == mine else (name, _words(stated), _words(mine))
+    found = (difference(theirs, ours, name) for name, theirs, ours in pairs)
+    return next((each for each in found if each is not None), None)
+
+
+def _records(value) -> bool:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
+def _words(value) -> str:
+    if _records(value):
+        return f"of {counted(len(value), 'folder')}"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return "left out" if value is None else f"{value:,}" if type(value) is int else str(value)
 
 
 def schedule(plan: Plan):

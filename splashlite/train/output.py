@@ -6,6 +6,7 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from splashlite.chat.numbers import counted
 from splashlite.pairs.check import read_shape
 from splashlite.train.fit import Plan, save
 from splashlite.train.simulate import Acceptance
@@ -65,7 +66,9 @@ def card(config: dict, parameters: int, story: Story) -> str:
         if recipe.columns
         else "the whole vocabulary"
     )
-    given = f", {story.given:,} answers given with their prompts, the others the target's own" if story.given else " of the target"
+    tokens = f"{counted(story.answer_tokens, 'token')} of answers"
+    given = f", {counted(story.given, 'answer')} given with the prompt, the others the target's own"
+    tokens += given if story.given else " of the target"
     shares = ", ".join(f"{share:.2f}" for share in accepted.survival)
     table = "\n".join(f"| {name} | {value} |" for name, value in rows)
     first = f" ({accepted.first_choice:.2f} with each row's first choice)" if second else ""
@@ -87,7 +90,7 @@ Made with `splashlite train`. It changes the speed of its target, never its outp
 ## Training
 
 - Begun from {story.begun_from}.
-- Data: {story.answer_tokens:,} tokens of answers{given}; {story.sequences:,} answers were trained on. Prompts:
+- Data: {tokens}; trained on {counted(story.sequences, "answer")}. Prompts:
   {", ".join(story.prompts)}.
 - {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; {NAMES[plan.optimizer]}, rate {plan.rate:g}, seed {recipe.seed},
   {plan.dtype}.

@@ -9,6 +9,7 @@ from splashlite.errors import UsageError
 from splashlite.train.questions import questions
 
 KEYS = {"messages", "prompt", "text"}
+ROLES = ("system", "user", "assistant", "tool", "developer")
 
 
 @dataclass(frozen=True)
@@ -30,41 +31,58 @@ def from_files(files: list[Path], tokenizer) -> Iterator[Prompt]:
     is continued as it stands; other keys mean nothing here.
 
     Messages that end with the assistant's turn bring their own answer, which is read and not generated. Raises UsageError
-    naming the file and the line.
+    naming the file and the line; what a line holds is looked at at once, what the chat template makes of it in its turn.
     """
-    for file in files:
-        try:
-            lines = file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as problem:
-            raise UsageError(f"{file} cannot be read: {problem}") from None
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _prompt(_record(line, f"{file}, line {number}"), f"{file}, line {number}", tokenizer)
+    records = [(where, _record(line, where)) for file in files for where, line in _lines(file)]
+    return (_prompt(record, where, tokenizer) for where, record in records)
+
+
+def _lines(file: Path) -> list[tuple[str, str]]:
+    """(where, line) for each that is not empty."""
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as problem:
+        raise UsageError(f"{file} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
+        raise UsageError(f"{file} is no text in UTF-8: {problem.reason} at byte {problem.start:,}") from None
+    return [(f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
 
 
 def _record(line: str, where: str) -> dict:
+    """What a line holds, with a prompt as the message that it is: `messages` or `text`."""
     try:
         record = json.loads(line)
     except ValueError as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from None
     if not isinstance(record, dict) or len(KEYS & record.keys()) != 1:
         raise UsageError(f'{where} must be an object with one of "messages", "prompt" and "text"')
-    return record
-
-
-def _prompt(record: dict, where: str, tokenizer) -> Prompt:
     for key in ("text", "prompt"):
         if key in record and not (isinstance(record[key], str) and record[key]):
             raise UsageError(f"{where}: {key} must be a string that is not empty")
-    if "text" in record:
-        return Prompt(tokenizer.encode(record["text"]))
-    messages = [{"role": "user", "content": record["prompt"]}] if "prompt" in record else record["messages"]
+    if "messages" in record:
+        _check(record["messages"], where)
+    return {"messages": [{"role": "user", "content": record["prompt"]}]} if "prompt" in record else record
+
+
+def _check(messages, where: str) -> None:
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise UsageError(f"{where}: messages must be a list of objects with role and content")
-    if messages[-1].get("role") != "assistant":
-        return Prompt(tokenizer.apply_chat_template(messages))
-    asked = tokenizer.apply_chat_template(messages[:-1])
-    whole = tokenizer.apply_chat_template(messages, add_generation_prompt=False)
+    for each in messages:
+        if each.get("role") not in ROLES:
+            raise UsageError(f"{where}: a message's role must be one of {', '.join(ROLES)}, not {each.get('role')!r}")
+
+
+def _prompt(record: dict, where: str, tokenizer) -> Prompt:
+    if "text" in record:
+        return Prompt(tokenizer.encode(record["text"]))
+    messages = record["messages"]
+    try:
+        if messages[-1]["role"] != "assistant":
+            return Prompt(tokenizer.apply_chat_template(messages))
+        asked = tokenizer.apply_chat_template(messages[:-1])
+        whole = tokenizer.apply_chat_template(messages, add_generation_prompt=False)
+    except UsageError as problem:
+        raise UsageError(f"{where}: {problem}") from None
     if whole[: len(asked)] != asked:
         raise UsageError(
             f"{where}: the chat template rewrites the conversation around its last answer: leave that answer out"

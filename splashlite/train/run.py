@@ -1,11 +1,11 @@
 """From the command line's options to a corpus or a drafter, with progress on the way."""
 
-from contextlib import contextmanager
+import sys
 from pathlib import Path
 
 import mlx.core as mx
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from splashlite.chat.numbers import counted, size
 from splashlite.drafter import load_drafter
 from splashlite.drafter.dflash import Backbone
 from splashlite.errors import SplashliteError, UsageError
@@ -19,20 +19,23 @@ from splashlite.target.load import on_cpu
 from splashlite.train import batches, buffers, linear, output, spread, start
 from splashlite.train import data as making
 from splashlite.train import plot as picture
-from splashlite.train.corpus import About, Corpus
-from splashlite.train.fit import LOG, RUN, Plan, Run
+from splashlite.train.corpus import About, Corpus, listed
+from splashlite.train.fit import RUN, STATE, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
+from splashlite.train.shown import shown
 
 BLOCK = 8  # rows of a new drafter's
 TOKENS = 1_000_000  # answers to built-in questions
 
 
 def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, features, seed) -> None:
-    path, model, config, tokenizer = _target(target)
-    taps = taps or making.even_taps(Target(model, config).num_layers, 5)
+    contents = making.contents(prompts)
+    path, model, config, tokenizer = _target(target)  # its weights are read when the first batch is answered
+    depth = Target(model, config).num_layers
+    taps = taps or making.even_taps(depth, 5)
+    if not all(0 <= tap < depth for tap in taps) or sorted(set(taps)) != list(taps):
+        raise UsageError(f"--taps must be ascending layers from 0 to {depth - 1}, not {listed(taps)}")
     tapped = Target(model, config, taps)
-    if not all(0 <= tap < tapped.num_layers for tap in taps) or sorted(set(taps)) != list(taps):
-        raise UsageError(f"--taps must be ascending layers from 0 to {tapped.num_layers - 1}, not {taps}")
     if tokenizer is None:
         raise SplashliteError(f"{path} has no tokenizer.json: prompts cannot be read without it")
     about = About(
@@ -49,51 +52,59 @@ def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, 
         limit=limit,
         sampled=sampled,
         temperature=temperature,
-        contents=making.contents(prompts),
+        contents=contents,
     )
-    tokens = tokens or (None if prompts else TOKENS)
-    if tokens:
-        size = tokens * making.bytes_per_token(about) / 1e9
-        print(f"{folder}: about {size:.1f} GB for {tokens:,} answer tokens; prompts take as much a token")
-    with _shown("answer tokens") as heard:
-        corpus = making.make(folder, tapped, tokenizer, about, prompts, tokens=tokens, progress=heard)
-    print(f"{folder}: {len(corpus):,} answers, {corpus.answer_tokens:,} tokens")
+    tokens, before = tokens or (None if prompts else TOKENS), _there(folder)
+    already = f"; {_amount(before)} are there already" if before else ""
+    _say(f"{folder}: {_aim(about, tokens)}{already}")
+    try:
+        with shown("answer tokens") as heard:
+            corpus = making.make(folder, tapped, tokenizer, about, prompts, tokens=tokens, progress=heard)
+    except KeyboardInterrupt:
+        kept = _there(folder)
+        stand = f"{_amount(kept)} are kept, the batch under way is not" if kept else "the first batch is not answered yet"
+        print(f"{folder}: interrupted; {stand}: the same command goes on", file=sys.stderr)
+        raise
+    short = tokens is not None and corpus.answer_tokens < tokens
+    _say(f"{folder}: {_amount(corpus)}" + (f": the prompts came to an end before {tokens:,} tokens" if short else ""))
 
 
 def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path | None, **options) -> None:
     if plot is not None:
         picture.check(plot)
+    begun = (folder / RUN / STATE).is_file()
+    if resume and not begun:
+        raise UsageError(f"{folder} holds no run to go on with: leave --resume out")
+    if begun and not resume:
+        raise UsageError(f"{folder} already holds a run: go on with --resume, or name another folder")
+    corpora = [Corpus(each) for each in corpora]
+    taps, fingerprint = _one(corpora, "taps"), _one(corpora, "fingerprint")
+    mixture = batches.Mixture(corpora, options["held_out"], options["longest"])
+    if mixture.too_long:
+        _say(f"left out, as their prompts alone exceed --longest {options['longest']:,}: {counted(mixture.too_long, 'answer')}")
+    if not mixture.training:
+        raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
+    exam = mixture.examination(options["examined"])
     buffers.keep()
     path, model, config, tokenizer = _target(target)
-    corpora = [Corpus(each) for each in corpora]
-    taps = _one(corpora, "taps")
-    if _one(corpora, "fingerprint") != making.fingerprint(path):
+    if fingerprint != making.fingerprint(path):
         raise UsageError(
             f"the data are answers of {corpora[0].about.target}, not of this target: name that one with --target"
         )
+    mx.eval(model.parameters())
     tapped = Target(model, config, taps)
-    mixture = batches.Mixture(corpora, options["held_out"], options["longest"])
-    if mixture.too_long:
-        print(
-            f"{mixture.too_long:,} answers are left out: their prompts alone are longer than --longest {options['longest']}"
-        )
-    if not mixture.training:
-        raise UsageError("the data hold no answer to train on: make more of them with `splashlite train data`")
     earlier = None if begin is None else fetch(resolve(begin, target=target_id(target)).drafter)
     drafter, stated, origin, explained = _begin(tapped, tokenizer, mixture, begin, earlier, fresh, copied, options)
     spread.widen(drafter, tapped, mixture.some(spread.TEXTS))
     plan = _plan(options, drafter, origin)
     run = Run(folder / RUN, plan, drafter, tapped, mixture)
-    if resume:
-        run.resume()
-    elif (folder / RUN / LOG).exists():
-        raise UsageError(f"{folder} already holds a run: go on with --resume, or name another folder")
-    else:
-        run.start()
-    print(
-        f"{drafter.config.kind}, begun from {origin}{explained}; {len(mixture.training):,} answers, "
-        f"{len(run.exam)} held out for the examination"
+    run.resume() if resume else run.start()
+    _say(
+        f"{drafter.config.kind}, begun from {origin}{explained}; {counted(len(mixture.training), 'answer')} to train on, "
+        f"{len(mixture.held_out):,} held out ({counted(len(exam), 'greedy one')} examined)"
     )
+    if resume:
+        _say(f"{folder}: " + (f"going on from step {run.step:,}" if run.step < plan.steps else "this run is already finished"))
 
     def write() -> None:
         """The best drafter so far: what is in FOLDER can be used at any time."""
@@ -111,32 +122,60 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
         )
         output.write(folder, stated, weights, story)
 
-    with _shown("steps") as heard:
-        run.go(heard, write)
+    try:
+        with shown("steps") as heard:
+            run.go(heard, write)
+    except KeyboardInterrupt:
+        stand = (
+            "there is no checkpoint yet: the same command begins again"
+            if run.kept is None
+            else f"step {run.kept:,} and the best drafter so far are kept: the same command with --resume goes on"
+        )
+        print(f"{folder}: interrupted at step {run.step:,} of {plan.steps:,}; {stand}", file=sys.stderr)
+        raise
     _, step, accepted = run.best()
     if plot is not None:
         picture.draw({folder.name: picture.history(folder)}, plot)
-    weights_of = f"step {step:,}" if step else "step 0: no later one was better, so these are the weights it began with"
-    print(f"{folder}: {accepted.length:.2f} tokens per cycle on held-out answers ({weights_of})")
+    vain = "" if step else ": no step made it better, so this is what it began as; train on more data, or for more --steps"
+    _say(f"{folder}: {accepted.length:.2f} tokens per cycle on held-out answers (step {step:,}){vain}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _there(folder: Path) -> Corpus | None:
+    """The answers that a folder holds; None for none."""
+    corpus = Corpus(folder) if (folder / "corpus.json").is_file() else None
+    return corpus or None
+
+
+def _amount(corpus: Corpus) -> str:
+    return f"{counted(len(corpus), 'answer')}, {counted(corpus.answer_tokens, 'token')}"
+
+
+def _aim(about: About, tokens: int | None) -> str:
+    if tokens is None:
+        return f"answers of {about.target} to every prompt of {about.prompts}"
+    room, also = size(tokens * making.bytes_per_token(about)), "; prompts take as much a token" if about.features else ""
+    return f"answers of {about.target} to {about.prompts}, {counted(tokens, 'token')} of them (about {room}{also})"
 
 
 def _target(name: str | None):
-    """The target that is meant, loaded: (path, model, config, tokenizer)."""
-    with _shown("target") as heard:
+    """The target that is meant, its weights not read yet: (path, model, config, tokenizer)."""
+    with shown("bytes of the target") as heard:
         path = fetch(resolve(target=name).target, progress=lambda label, done, total: heard(done, total))
     model, config = load_target(path)
-    mx.eval(model.parameters())
     return path, model, config, load_tokenizer(path, config)
 
 
 def _one(corpora: list[Corpus], key: str):
     """What all corpora have in common. Raises UsageError when they differ."""
-    found = {getattr(corpus.about, key) for corpus in corpora}
+    found = dict.fromkeys(getattr(corpus.about, key) for corpus in corpora)
     if len(found) > 1:
-        raise UsageError(
-            f"the data differ in their {key} ({', '.join(map(str, found))}): use data of one target and one choice of taps"
-        )
-    return found.pop()
+        each = " and ".join(listed(value) if key == "taps" else value for value in found)
+        raise UsageError(f"the data differ in their {key} ({each}): use data of one target and one choice of taps")
+    return next(iter(found))
 
 
 def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin, earlier, fresh, copied, options):
@@ -151,8 +190,8 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
         )
         if drafter.config.target_layer_ids != taps:
             raise UsageError(
-                f"{begin} reads layers {drafter.config.target_layer_ids}, the data hold the features of {taps}: "
-                f"make data with --taps {','.join(map(str, drafter.config.target_layer_ids))}"
+                f"{begin} reads layers {listed(drafter.config.target_layer_ids)}, the data hold the features of "
+                f"{listed(taps)}: make data with --taps {listed(drafter.config.target_layer_ids)}"
             )
         stated = start.lengthened(read_json(earlier / "config.json"), drafter, options["block"])
         return drafter, stated, f"the drafter {Path(begin).name}", ""
@@ -206,23 +245,3 @@ def _plan(options: dict, drafter: Backbone, origin: str) -> Plan:
         held_out=options["held_out"],
         begun_from=origin,
     )
-
-
-@contextmanager
-def _shown(unit: str):
-    """A bar with the time that is left: heard(done, total, **numbers)."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, speed_estimate_period=600) as progress:
-        task = progress.add_task(unit, total=None)
-
-        def heard(done: int, total: int | None, **numbers: float) -> None:
-            words = "".join(f" · {name} {value:.3g}" for name, value in numbers.items())
-            progress.update(task, completed=done, total=total, description=f"{unit}{words}")
-
-        yield heard

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from splashlite.cli import run
+from splashlite.train import data, fit
+from splashlite.train.batches import batch
 from splashlite.train.command import train as group
+from splashlite.train.corpus import Corpus
 from splashlite.train.questions import questions
 
 
@@ -99,8 +102,60 @@ def test_a_run_goes_on_only_when_it_is_asked_to_and_the_same(tmp_path, answers, 
     assert train(folder, answers, "--steps", "1") == 2
     assert "--resume" in capsys.readouterr().err
     assert train(folder, answers, "--steps", "2", "--resume") == 2
-    assert "another steps (1, not 2)" in capsys.readouterr().err
+    assert "holds a run with steps 1, not 2" in capsys.readouterr().err
     assert train(folder, answers, "--steps", "1", "--resume") == 0
+    assert "this run is already finished" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_data_say_what_they_will_be_what_was_kept_and_when_prompts_ran_out(tmp_path, prompts, monkeypatch, capsys):
+    generate, calls = data.answers.generate, itertools.count(1)
+
+    def interrupted(*arguments, **options):
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+        return generate(*arguments, **options)
+
+    monkeypatch.setattr(data, "BATCH", 12)
+    monkeypatch.setattr(data.answers, "generate", interrupted)
+    command = ["train", "data", str(tmp_path / "few"), "--prompts", str(prompts), "--limit", "8", "--tokens"]
+    assert run([*command, "160"]) == 130
+    out, err = capsys.readouterr()
+    kept = Corpus(tmp_path / "few")
+    assert len(kept) == 12 and re.search(r"to mine\.jsonl, 160 tokens of them \(about 1 MB; ", out)
+    assert f"interrupted; 12 answers, {kept.answer_tokens} tokens are kept" in err and "the same command goes on" in err
+    assert run([*command, "160"]) == 0
+    few = Corpus(tmp_path / "few")
+    assert 160 <= few.answer_tokens < 176
+    out = capsys.readouterr().out
+    assert f"12 answers, {kept.answer_tokens} tokens are there already" in out
+    assert out.endswith(f"{len(few)} answers, {few.answer_tokens} tokens\n")
+    assert run([*command, "1000"]) == 0
+    out, err = capsys.readouterr()
+    assert re.search(r": 24 answers, \d+ tokens: the prompts came to an end before 1,000 tokens\n$", out) and err == ""
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_says_what_is_kept_and_how_to_go_on(tmp_path, answers, monkeypatch, capsys):
+    folder, few = tmp_path / "run", ("--steps", "2", "--random", "--rate", "50")
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as first:
+        first.setattr(fit, "simulate", stop)
+        assert train(folder, answers, *few) == 130
+    assert "interrupted at step 0 of 2; there is no checkpoint yet: the same command begins again" in capsys.readouterr().err
+    with monkeypatch.context() as second:
+        second.setattr(fit, "batch", lambda *arguments: stop() if arguments[-1] == 1 else batch(*arguments))
+        assert train(folder, answers, *few) == 130
+    said = "interrupted at step 1 of 2; step 1 and the best drafter so far are kept: the same command with --resume goes on"
+    assert said in capsys.readouterr().err
+    assert train(folder, answers, *few, "--resume") == 0
+    out, err = capsys.readouterr()
+    assert re.search(r"; 18 answers to train on, 6 held out \(2 greedy ones examined\)\n", out)
+    assert "going on from step 1\n" in out and err == ""
+    assert "(step 0): no step made it better" in out and "more data, or for more --steps" in out
 
 
 @pytest.mark.slow
@@ -120,22 +175,28 @@ def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, 
     (first / "config.json").write_text(json.dumps(config))
     capsys.readouterr()
     assert train(tmp_path / "third", answers, "--steps", "1", "--from", str(first)) == 2
-    assert "--taps 0,7,14,20,27" in capsys.readouterr().err
+    says = "first reads layers 0,7,14,20,27, the data hold the features of 1,7,14,20,27: make data with --taps 0,7,14,20,27"
+    assert says in capsys.readouterr().err
+    (moved / "corpus.json").write_text(json.dumps(about | {"taps": [0, 1]}))
+    assert train(tmp_path / "third", answers, "--steps", "1", "--data", str(moved)) == 2
+    assert "differ in their taps (1,7,14,20,27 and 0,1): " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["plot", "x.png", "nowhere"], "nowhere holds no run"),
-        (["drafter", "out", "--data", "nowhere"], "corpus.json is missing"),
+        (["drafter", "out", "--data", "nowhere"], "nowhere is no folder of `splashlite train data`"),
+        (["drafter", "out", "--data", "nowhere", "--resume"], "out holds no run to go on with: leave --resume out"),
         (["drafter", "out", "--data", ".", "--from", ".", "--layers", "2"], "--layers has no effect with --from"),
         (["drafter", "out", "--data", ".", "--kind", "dflash", "--rank", "8"], "--rank has no effect on --kind dflash"),
         (["drafter", "out", "--data", ".", "--random", "--copy", "1,2,3"], "--copy has no effect with --random"),
-        (["data", "out", "--taps", "1,99"], "ascending layers from 0 to 29"),
-        (["data", "out", "--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["data", "out", "--taps", "1,99"], "ascending layers from 0 to 29, not 1,99\n"),
+        (["data", "out", "--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read: No such file or directory\n"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path, monkeypatch, capsys, arguments, says):
     monkeypatch.chdir(tmp_path)
     assert run(["train", *arguments]) != 0
-    assert says in capsys.readouterr().err
+    out, err = capsys.readouterr()
+    assert says in err and out == "" and "━" not in err

@@ -6,6 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 import tiny
+from safetensors.numpy import load_file, save_file
 
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.train import answers, data
@@ -155,34 +156,83 @@ def contents(corpus: Corpus) -> list:
     ]
 
 
-@pytest.mark.exact
-def test_an_interrupted_corpus_goes_on_to_the_same_end(tmp_path, monkeypatch):
-    target = tiny.make_target("dense")
-    monkeypatch.setattr(data, "SHARD", 8)
-    whole = data.make(tmp_path / "whole", target, Words(), about(target), [], tokens=200)
-    assert len(whole) > 16 and whole.answer_tokens >= 200
+def texts(corpus: Corpus) -> list:
+    return [corpus[i].tokens.tolist() for i in range(len(corpus))]
+
+
+def interrupted(folder, target, after: int, tokens: int) -> int:
+    """Make data until more than `after` tokens are done; returns how many were said to be done then."""
 
     class Stop(Exception):
         pass
 
+    heard = []
+
     def stop(done, total):
-        if done > 100:
+        heard.append(done)
+        if done > after:
             raise Stop
 
     with pytest.raises(Stop):
-        data.make(tmp_path / "cut", target, Words(), about(target), [], tokens=200, progress=stop)
-    half = Corpus(tmp_path / "cut")
-    assert 0 < half.answer_tokens < 200
+        data.make(folder, target, Words(), about(target), [], tokens=tokens, progress=stop)
+    return heard[-1]
+
+
+@pytest.mark.exact
+@pytest.mark.parametrize("batch", [3, 8])
+def test_an_interrupted_corpus_goes_on_to_the_same_end(tmp_path, monkeypatch, batch):
+    """With every batch that was answered, though its shard is not whole."""
+    target = tiny.make_target("dense")
+    monkeypatch.setattr(data, "SHARD", 8)
+    monkeypatch.setattr(data, "BATCH", batch)
+    whole = data.make(tmp_path / "whole", target, Words(), about(target), [], tokens=200)
+    assert len(whole) > 16 and whole.answer_tokens >= 200
+    for after in (1, 60, 100, 180):
+        done = interrupted(tmp_path / "cut", target, after, 200)
+        assert Corpus(tmp_path / "cut").answer_tokens == done <= whole.answer_tokens
     assert contents(data.make(tmp_path / "cut", target, Words(), about(target), [], tokens=200)) == contents(whole)
     temperatures = [whole[i].temperature for i in range(len(whole))]
     assert set(temperatures) == {0.0, 1.0}
 
 
+def test_a_corpus_ends_about_where_it_was_asked_to(tmp_path):
+    target = tiny.make_target("dense")
+    limit = about(target).limit
+    for tokens in (1, 40, 300, 1000):
+        heard = []
+        stated = {"tokens": tokens, "progress": lambda done, total: heard.append((done, total))}
+        corpus = data.make(tmp_path / str(tokens), target, Words(), about(target), [], **stated)
+        assert tokens <= corpus.answer_tokens < tokens + 3 * limit + tokens // 20
+        assert all(total == tokens for _, total in heard[:-1]) and heard[-1] == (corpus.answer_tokens,) * 2
+
+
+@pytest.mark.exact
+def test_more_is_added_to_a_corpus_of_shards_that_were_one_file_each(tmp_path):
+    """As earlier versions made them: 256 prompts in a file, without a word about which."""
+    target = tiny.make_target("dense")
+    stated = (target, Words(), about(target, features=False, limit=2), [])
+
+    def made() -> list:
+        return texts(data.make(tmp_path, *stated, tokens=600))
+
+    whole = made()
+    read, one = [load_file(part) for part in sorted(tmp_path.glob("shard-00000-*"))], tmp_path / "shard-00000.safetensors"
+    save_file({name: np.concatenate([each[name] for each in read]) for name in read[0]}, one)
+    for part in tmp_path.glob("shard-*-*"):
+        part.unlink()
+    assert len(read) == 2 and texts(Corpus(tmp_path)) == whole[:256] and len(whole) > 256
+    assert made() == whole
+    one.unlink()
+    assert made() == whole
+
+
 def test_other_data_do_not_get_into_a_folder(tmp_path):
     target = tiny.make_target("dense")
     data.make(tmp_path, target, Words(), about(target), [], tokens=1)
-    with pytest.raises(UsageError, match="seed 5, not 6"):
-        data.make(tmp_path, target, Words(), about(target, seed=6), [], tokens=1)
+    for changes, says in [({"seed": 6}, "seed 5, not 6:"), ({"taps": (0, 1)}, "taps 0,2,3, not 0,1:"),
+                          ({"features": False}, "features keep, not recompute:")]:  # fmt: skip
+        with pytest.raises(UsageError, match=says):
+            data.make(tmp_path, target, Words(), about(target, **changes), [], tokens=1)
 
 
 @pytest.mark.exact
@@ -190,9 +240,23 @@ def test_a_shard_that_was_deleted_is_made_again(tmp_path, monkeypatch):
     target = tiny.make_target("dense")
     monkeypatch.setattr(data, "SHARD", 8)
     whole = contents(data.make(tmp_path, target, Words(), about(target), [], tokens=200))
-    (tmp_path / "shard-00001.safetensors").unlink()
+    (tmp_path / "shard-00001-0.safetensors").unlink()
     assert len(Corpus(tmp_path)) == len(whole) - 8
     assert contents(data.make(tmp_path, target, Words(), about(target), [], tokens=200)) == whole
+
+
+@pytest.mark.exact
+def test_what_was_deleted_from_a_corpus_that_grew_is_made_again(tmp_path, monkeypatch):
+    """Its first shards are small, as few tokens were asked for."""
+    target = tiny.make_target("dense")
+    monkeypatch.setattr(data, "SHARD", 16)
+    monkeypatch.setattr(data, "BATCH", 8)
+    few = texts(data.make(tmp_path, target, Words(), about(target), [], tokens=30))
+    whole = texts(data.make(tmp_path, target, Words(), about(target), [], tokens=600))
+    assert whole[: len(few)] == few and len(set(map(tuple, whole))) == len(whole) > 48
+    for file in ("shard-00000-0", "shard-00001-0", "shard-00003-1"):
+        (tmp_path / f"{file}.safetensors").unlink()
+        assert texts(data.make(tmp_path, target, Words(), about(target), [], tokens=600)) == whole
 
 
 def test_prompts_that_were_changed_are_not_mistaken_for_the_old_ones(tmp_path):
@@ -216,7 +280,30 @@ def test_only_the_targets_own_greedy_answers_are_examined_evenly(tmp_path):
     some, every = mixture.examination(5), mixture.examination(10**6)
     assert every == [(own, i) for i in range(1, len(own), 2) if own[i].temperature == 0]
     assert 3 <= len(some) <= 5 and set(some) <= set(every) and some[-1][1] > len(own) * 0.6
+    with pytest.raises(UsageError, match="of prompts that bring no answer"):
+        Mixture([given], held_out=2, longest=200).examination(5)
 
+
+@pytest.mark.parametrize("sampled", [0.0, 0.9])
+def test_a_greedy_answer_is_held_out_wherever_there_are_two_answers(tmp_path, sampled):
+    target, file, seen = tiny.make_target("dense"), tmp_path / "mine.jsonl", 0
+    for count in range(1, 9):
+        file.write_text("".join(f'{{"prompt": "{number} of {count}"}}\n' for number in range(count)))
+        stated = about(target, sampled=sampled, seed=count)
+        corpus = data.make(tmp_path / str(count), target, Words(), stated, [file], tokens=None)
+        mixture, every = Mixture([corpus], held_out=4, longest=200), [(corpus, i) for i in range(count)]
+        assert sorted(mixture.training + mixture.held_out, key=every.index) == every and mixture.training
+        usual = [place for place in every if place[1] % 4 == 3]
+        if any(corpus[index].temperature == 0 for _, index in usual):
+            assert mixture.held_out == usual
+        elif count > 1 and any(corpus[index].temperature == 0 for _, index in every):
+            (more,) = [place for place in mixture.held_out if place not in usual]
+            assert mixture.examination(24) == [more]
+            seen += 1
+        else:
+            with pytest.raises(UsageError, match="make more data"):
+                mixture.examination(24)
+    assert seen
 
 def test_a_batch_may_hold_texts_with_kept_features_and_without():
     target = tiny.make_target("dense")
@@ -276,21 +363,32 @@ def test_a_ready_answer_ends_with_its_end_token_and_an_empty_one_is_refused(tmp_
         ('{"text": ""}', "not empty"),
         ('{"question": "x"}', 'one of "messages", "prompt" and "text"'),
         ('{"messages": []}', "list of objects"),
+        ('{"messages": [{"role": "usr", "content": "x"}]}', "line 2: .* user, assistant, .* not 'usr'"),
+        ('{"messages": [{"content": "x"}]}', "line 2: .* user, assistant, .* not None"),
+        ('{"messages": [{"role": "tool", "content": "x"}]}', "line 2: the model's chat template refuses"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path, line, says):
-    target = tiny.make_target("dense")
-    (tmp_path / "mine.jsonl").write_text(f'{{"text": "fine"}}\n{line}\n')
+def test_a_wrong_line_is_named_before_anything_is_made(tmp_path, monkeypatch, line, says):
+    class Refusing(Words):
+        def apply_chat_template(self, messages, add_generation_prompt=True):
+            if messages[0]["role"] == "tool":
+                raise UsageError("the model's chat template refuses these messages")
+            return super().apply_chat_template(messages, add_generation_prompt)
+
+    monkeypatch.setattr(data, "SHARD", 1)
+    target, file = tiny.make_target("dense"), tmp_path / "mine.jsonl"
+    file.write_text(f'{{"text": "fine"}}\n{line}\n')
     with pytest.raises(UsageError, match=says):
-        data.make(tmp_path / "out", target, Words(), about(target), [tmp_path / "mine.jsonl"], tokens=None)
+        data.make(tmp_path / "out", target, Refusing(), about(target), [file], tokens=None)
+    assert not (tmp_path / "out").exists() or "refuses" in says
 
 
 def test_a_damaged_shard_and_a_foreign_folder_are_refused(tmp_path):
     target = tiny.make_target("dense")
     data.make(tmp_path, target, Words(), about(target), [], tokens=1)
-    shard = tmp_path / "shard-00000.safetensors"
+    (shard,) = tmp_path.glob("shard-*")
     shard.write_bytes(shard.read_bytes()[:-50])
-    with pytest.raises(SplashliteError, match="shard-00000.safetensors is damaged"):
+    with pytest.raises(SplashliteError, match=f"{shard.name} is damaged"):
         Corpus(tmp_path)
-    with pytest.raises(SplashliteError, match="corpus.json is missing"):
+    with pytest.raises(UsageError, match="elsewhere is no folder of `splashlite train data`"):
         Corpus(tmp_path / "elsewhere")

@@ -29,12 +29,12 @@ PLAN = Plan(
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A tiny hybrid target and some of its answers: (target, corpus)."""
-    return answers(tmp_path_factory, 1500)
+    return answers(tmp_path_factory, 5700)
 
 
 @pytest.fixture(scope="module")
 def much(tmp_path_factory):
-    return answers(tmp_path_factory, 9000)
+    return answers(tmp_path_factory, 11500)
 
 
 def answers(tmp_path_factory, tokens: int):
@@ -248,11 +248,34 @@ def test_the_card_tells_a_block_size_that_is_stated_outside(made):
     assert "block size 4" in output.card(config, 1000, story)
 
 
+def test_the_card_counts_one_as_one(made):
+    accepted = Acceptance(2.0, 2.0, 0.5, [0.5, 0.3, 0.2], 10)
+    story = output.Story("owner/tiny", "the drafter old", ("built-in",), 1, 1, PLAN, 12, accepted, given=1)
+    card = output.card(tiny.drafter_config(), 1000, story)
+    assert "1 token of answers, 1 answer given" in card and "trained on 1 answer." in card
+
+
 def test_another_run_is_not_resumed(tmp_path, made):
     run = run_in(tmp_path, made, PLAN, begin(made)[0])
     run.start()
-    with pytest.raises(UsageError, match="another rate"):
-        run_in(tmp_path, made, replace(PLAN, rate=1e-3), begin(made)[0]).resume()
+    for changes, says in [
+        ({"rate": 1e-3}, "rate 0.003, not 0.001:"),
+        ({"steps": 1200}, "steps 12, not 1,200:"),
+        ({"held_out": 4}, "held out 8, not 4:"),
+        ({"recipe": replace(PLAN.recipe, texts=2)}, "texts 8, not 2:"),
+        ({"recipe": replace(PLAN.recipe, columns=512)}, "columns left out, not 512:"),
+        ({"objective": replace(PLAN.objective, gamma=4.0)}, "gamma 3.0, not 4.0:"),
+    ]:
+        with pytest.raises(UsageError, match=f"holds a run with {says} ask for the same to resume it"):
+            run_in(tmp_path, made, replace(PLAN, **changes), begin(made)[0]).resume()
+
+
+def test_a_run_on_other_data_is_not_resumed(tmp_path, made):
+    target, corpus = made
+    run_in(tmp_path, made, PLAN, begin(made)[0]).start()
+    mixture = Mixture([corpus, corpus], held_out=8, longest=200)
+    with pytest.raises(UsageError, match="data of 1 folder, not of 2 folders:"):
+        Run(tmp_path, PLAN, begin(made)[0], target, mixture).resume()
 
 
 def test_a_run_without_a_checkpoint_is_not_resumed(tmp_path, made):

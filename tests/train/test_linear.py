@@ -28,7 +28,7 @@ def answering(folder, name: str):
     table = (model.language_model if name == "hybrid" else model).model.embed_tokens
     table.weight = table.weight + 0.8 * mx.random.normal((64,), key=mx.random.key(5))
     target = Target(model, tiny.FAMILIES[name][1], tiny.TAPS)
-    corpus = data.make(folder, target, Words(), about(target, limit=24), [], tokens=1500)
+    corpus = data.make(folder, target, Words(), about(target, limit=24), [], tokens=6121)
     mixture = Mixture([corpus], held_out=5, longest=200)
     return target, mixture.some(500), [corpus[index] for _, index in mixture.held_out]
 

@@ -40,7 +40,7 @@ def test_only_the_change_is_trained():
 @pytest.mark.parametrize("kind", ["dflash2", "dflash"])
 def test_what_comes_out_is_a_published_drafter(tmp_path, kind):
     target = tiny.make_target("hybrid")
-    corpus = data.make(tmp_path / "corpus", target, Words(), about(target, limit=24), [], tokens=300)
+    corpus = data.make(tmp_path / "corpus", target, Words(), about(target, limit=24), [], tokens=1500)
     texts = Mixture([corpus], held_out=8, longest=200).some(20)
     shape = start.Shape(kind, layers=2, block=6, rank=8, top_k=4, window=None, mask_id=tiny.VOCAB - 1, copied=None)
     rows = features(target, [texts[0]], len(texts[0]) - 1).astype(mx.float32)
