@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -115,27 +114,13 @@ def open_pair(
     costs = None
     if drafter is not None:
         files = (_sizes(target_path), _sizes(drafter_path), drafter.config, str(activation_dtype(model)), draft_bits, blas.found())
-        costs = _costs(tapped, drafter, files, calibrate, progress)
+        costs = cost.of(tapped, drafter, files, calibrate, progress)
     ends = tokenizer.eos_ids if tokenizer is not None else eos_ids(target_path, config)
     store = Store(planned.cache_bytes, Disk(fingerprint(tapped, drafter), disk_bytes) if disk_bytes else None)
     return Engine(
         tapped, drafter, tokenizer, pair=pair, sampling=sampling, context=planned.context, eos_ids=ends, costs=costs,
         store=store, plan=planned,
     )
-
-
-def _costs(target: Target, drafter, files: tuple, calibrate: str, progress) -> Costs:
-    if calibrate not in ("auto", "again", "off"):
-        raise UsageError(f"calibrate is {calibrate!r}: it must be auto, again or off")
-    if calibrate == "off":
-        return Costs.flat(drafter.block_size)
-    key = cost.fingerprint(*files)
-    costs = cost.kept(key) if calibrate == "auto" else None
-    if costs is None or len(costs.verify_ms) != drafter.block_size:
-        heard = (lambda done, total: None) if progress is None else partial(progress, "measuring this machine")
-        costs = cost.measure(target, drafter, heard)
-        cost.keep(key, costs)
-    return costs
 
 
 def _sizes(path: Path) -> tuple:

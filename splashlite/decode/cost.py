@@ -21,6 +21,7 @@ from splashlite.cache import CacheError, cache_folder
 from splashlite.decode.accept import accept
 from splashlite.decode.sampling import Params, Sampler
 from splashlite.drafter.draft import Draft
+from splashlite.errors import UsageError
 
 FORMAT = 3
 CONTEXT = 256  # committed tokens during the measurement: wide blocks pay more for a long text than one row does
@@ -46,6 +47,22 @@ class Costs:
     def cycle_ms(self) -> list[float]:
         """The cost of a cycle of 1, 2, … block rows; one row drafts nothing."""
         return [verify + draft for verify, draft in zip(self.verify_ms, self.draft_ms)]
+
+
+def of(target, drafter, facts: tuple, calibrate: str, progress: Callable[[str, int, int | None], None] | None) -> Costs:
+    """The costs of a pair that `facts` tell from others: kept ones or measured ("auto"), measured anew ("again"), or a flat
+    prior ("off"). progress(label, done, total) hears of the measurement. Raises UsageError for another `calibrate`."""
+    if calibrate not in ("auto", "again", "off"):
+        raise UsageError(f"calibrate is {calibrate!r}: it must be auto, again or off")
+    if calibrate == "off":
+        return Costs.flat(drafter.block_size)
+    key = fingerprint(*facts)
+    costs = kept(key) if calibrate == "auto" else None
+    if costs is None or len(costs.verify_ms) != drafter.block_size:
+        heard = (lambda done, total: None) if progress is None else partial(progress, "measuring this machine")
+        costs = measure(target, drafter, heard)
+        keep(key, costs)
+    return costs
 
 
 def measure(
