@@ -116,8 +116,10 @@ def test_a_short_one_has_no_store_and_gives_way_to_none(serve):
     with ThreadPoolExecutor(3) as pool:
         long = pool.submit(post, server.port, chat(LONG))
         until(lambda: server.worker.busy)
-        shorts = [pool.submit(post, server.port, chat("y" * 1900)), pool.submit(post, server.port, chat("Hi"))]
-        assert all(each.result().status == 200 for each in [long, *shorts])
+        first = pool.submit(post, server.port, chat("y" * 1900))
+        until(lambda: server.worker.waiting)
+        second = pool.submit(post, server.port, chat("Hi"))
+        assert all(each.result().status == 200 for each in [long, first, second])
     assert [len(text) > 6000 for text in engine.order] == [False, False, True] and len(engine.order[0]) > 1900
     assert limits == [0, 0] and engine.session.store is None
 
