@@ -105,16 +105,17 @@ def open_pair(
             hidden_size=tapped.hidden_size,
             vocab_rows=tapped.vocab_rows,
         )
+        drafter.narrow(tapped)
     planned = memory.plan(
         tapped, drafter, trained=_trained(config), context=_asked(config, context), max_memory=max_memory
     )
-    mx.eval(model.parameters())
+    mx.eval(model.parameters(), drafter.head_arrays if drafter is not None else [])
     tokenizer = load_tokenizer(target_path, config)
     sampling = pair.sampling or read_sampling(target_path)
     costs = None
     if drafter is not None:
-        files = (_sizes(target_path), _sizes(drafter_path), drafter.config, str(activation_dtype(model)), draft_bits, blas.found())
-        costs = cost.of(tapped, drafter, files, calibrate, progress)
+        files = (_sizes(target_path), _sizes(drafter_path), drafter.config, len(drafter.vocabulary or ()))
+        costs = cost.of(tapped, drafter, (*files, str(activation_dtype(model)), draft_bits, blas.found()), calibrate, progress)
     ends = tokenizer.eos_ids if tokenizer is not None else eos_ids(target_path, config)
     store = Store(planned.cache_bytes, Disk(fingerprint(tapped, drafter), disk_bytes) if disk_bytes else None)
     return Engine(
@@ -363,6 +364,7 @@ class Engine:
             "context": self.context,
             "trained_context": _trained(self.target.config),
             "block_size": self.drafter.block_size if self.drafter is not None else None,
+            "draft_vocabulary": len(getattr(self.drafter, "vocabulary", None) or ()) or None,
         }
 
 

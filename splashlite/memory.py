@@ -158,7 +158,7 @@ def needs_of(target: Target, drafter=None) -> Needs:
     config, size = target.config.get("text_config") or target.config, _item_bytes(target)
     return Needs(
         weights_bytes=_model_bytes(target.model),
-        drafter_bytes=_model_bytes(drafter) if drafter is not None else 0,
+        drafter_bytes=_drafter_bytes(drafter) if drafter is not None else 0,
         token_bytes=sum(lasting),
         window_bytes=sum((layer.window + held) * _row_bytes(layer) for layer in windows),
         recurrent_bytes=recurrent_bytes,
@@ -248,3 +248,7 @@ def working_bytes(config: dict, size: int, block: int, *, hidden: int, taps: int
         inner = config["num_experts_per_tok"] * expert + (config.get("shared_expert_intermediate_size") or 0)
     row = 12 * hidden + 3 * inner + 2 * taps * hidden
     return session.PREFILL_CHUNK * row * size + 6 * block * vocab * 4
+
+
+def _drafter_bytes(drafter) -> int:
+    return _model_bytes(drafter) + sum(array.nbytes for array in drafter.head_arrays)

@@ -12,6 +12,7 @@ from mlx_lm.models.rope_utils import initialize_rope
 from splashlite import kernels
 from splashlite.drafter.context import DraftContext
 from splashlite.drafter.draft import Draft
+from splashlite.drafter.vocabulary import DraftHead
 from splashlite.kv import TemporalRows
 from splashlite.pairs.check import DrafterConfig
 
@@ -102,6 +103,8 @@ class Backbone(nn.Module):
         self.hidden_norm = nn.RMSNorm(H, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(H, eps=config.rms_norm_eps)
         self.layers = [layer(config, *_sight(config, kind)) for kind in config.layer_types]
+        self.vocabulary: tuple[int, ...] | None = None  # the tokens that it drafts among; None for all
+        self._draft_head: DraftHead | None = None
 
     @property
     def block_size(self) -> int:
@@ -133,9 +136,27 @@ class Backbone(nn.Module):
         features = context.take_pending()
         return None if features is None else self.project(features)
 
+    def narrow(self, target) -> None:
+        """Draft among the draft vocabulary only, with copies of its rows of the target's head; without one, do nothing."""
+        if self.vocabulary is not None:
+            scaling = self.config.output_multiplier, self.config.final_logit_softcapping
+            self._draft_head = DraftHead(target, self.vocabulary, *scaling)
+
+    @property
+    def head_arrays(self) -> list[mx.array]:
+        """What it has of the target's head: nothing, or the draft vocabulary and its rows."""
+        return [] if self._draft_head is None else self._draft_head.arrays
+
     def logits(self, target, hidden: mx.array) -> mx.array:
-        """The target's head over final rows [1, n, H] -> [n, V], with the drafter's own multiplier and softcap if stated."""
+        """The target's head over final rows [1, n, H], with the drafter's own multiplier and softcap if stated: [n, V], or
+        [n, c] for a draft vocabulary of c tokens."""
+        if self._draft_head is not None:
+            return self._draft_head(hidden)
         return target.head(hidden, self.config.output_multiplier, self.config.final_logit_softcapping)[0]
+
+    def tokens(self, places: mx.array) -> mx.array:
+        """Which tokens the columns of `logits` are."""
+        return places if self._draft_head is None else self._draft_head.ids[places]
 
 
 def _sight(config: DrafterConfig, kind: str) -> tuple[int | None, bool]:
@@ -159,4 +180,4 @@ class DFlash(Backbone):
         """n tokens behind the anchor [1]. Whatever the request's `chance`, the path is the argmax of each row: rows drawn
         independently of each other do not belong together."""
         hidden = self.hidden(target, anchor, context, n)
-        return Draft(kernels.argmax(self.logits(target, hidden[:, 1:])))
+        return Draft(self.tokens(kernels.argmax(self.logits(target, hidden[:, 1:]))))

@@ -63,8 +63,8 @@ class DFlash2(Backbone):
     def candidates(self, target, hidden: mx.array) -> tuple[mx.array, mx.array, mx.array]:
         """The k best tokens of each row behind the anchor: ids [n, k], their logits [n, k] float32, gate rows [n, rank]."""
         rows = hidden[:, 1:]
-        ids, unary = kernels.top_k(self.logits(target, rows), self.config.selector_top_k)
-        return ids, unary.astype(mx.float32), self.candidate_selector.hidden_projection(rows)[0]
+        places, unary = kernels.top_k(self.logits(target, rows), self.config.selector_top_k)
+        return self.tokens(places), unary.astype(mx.float32), self.candidate_selector.hidden_projection(rows)[0]
 
     def propose(self, target, anchor: mx.array, context: DraftContext, n: int, chance=None) -> Draft:
         """n tokens behind the anchor [1], along the selector's path.

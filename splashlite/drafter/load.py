@@ -8,6 +8,7 @@ import mlx.nn as nn
 from splashlite import kernels
 from splashlite.drafter.dflash import Backbone, DFlash
 from splashlite.drafter.dflash2 import DFlash2
+from splashlite.drafter.vocabulary import read_vocabulary
 from splashlite.errors import UsageError
 from splashlite.pairs.check import read_drafter
 
@@ -26,6 +27,7 @@ def load_drafter(folder: Path, *, dtype: mx.Dtype, draft_bits: int | None = None
         raise UsageError(f"draft_bits={draft_bits!r} is not supported: use 4, 8 or None (as published)")
     config, weights = read_drafter(folder)
     drafter = KINDS[config.kind](config)
+    drafter.vocabulary = read_vocabulary(folder, vocab_rows=config.vocab_size, least=config.selector_top_k or 1)
     drafter.load_weights([(name, array.astype(dtype)) for name, array in weights.items()], strict=True)
     if draft_bits:
         nn.quantize(drafter, group_size=GROUP_SIZE, bits=draft_bits, class_predicate=_quantizable)

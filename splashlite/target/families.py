@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx_lm.utils import MODEL_REMAPPING
 
+from splashlite import kernels
 from splashlite.errors import SplashliteError
 from splashlite.target import gemma4
 
@@ -145,6 +146,18 @@ def project(stack: Stack, rows: mx.array) -> mx.array:
 def project_onto(stack: Stack, rows: mx.array, columns: mx.array) -> mx.array:
     """`project` for some ids [c] of the vocabulary: [B, L, H] -> [B, L, c]."""
     return rows @ matrix(stack.head or stack.backbone.embed_tokens, columns).T
+
+
+def narrowed(stack: Stack, ids: mx.array) -> nn.Module:
+    """`project` for some ids [c] of the vocabulary, with copies of their rows of the head: [B, L, H] -> [B, L, c]."""
+    head, width = stack.head or stack.backbone.embed_tokens, stack.backbone.norm.weight.shape[0]
+    if "scales" in head:
+        layer = nn.QuantizedLinear(width, ids.size, False, head.group_size, head.bits, head.mode)
+    else:
+        layer = nn.Linear(width, ids.size, bias=False)
+    layer.update({name: head[name][ids] for name in ("weight", "scales", "biases", "bias") if name in head})
+    kernels.use_quantized_rows(layer)
+    return layer
 
 
 def matrix(layer: nn.Module, rows=slice(None)) -> mx.array:

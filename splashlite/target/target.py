@@ -48,21 +48,24 @@ class Target:
         return families.embed(self.stack, ids)
 
     def head(self, rows: mx.array, multiplier: float | None = None, cap: float | None = None) -> mx.array:
-        """Logits of rows after a final norm: [B, L, H] -> [B, L, V].
-
-        A drafter that states a `multiplier` or a `cap` is read with its own; one that states neither with the target's.
-        """
-        if multiplier is None and cap is None:
-            multiplier, cap = self.stack.output_multiplier, self.stack.final_logit_softcapping
-        return families.softcap(families.project(self.stack, rows), multiplier, cap)
+        """Logits of rows after a final norm: [B, L, H] -> [B, L, V]; multiplier and cap as in `scaled`."""
+        return self.scaled(families.project(self.stack, rows), multiplier, cap)
 
     def head_columns(
         self, rows: mx.array, columns: mx.array, multiplier: float | None = None, cap: float | None = None
     ) -> mx.array:
         """`head` for some ids [c] of the vocabulary: [B, L, H] -> [B, L, c]."""
+        return self.scaled(families.project_onto(self.stack, rows, columns), multiplier, cap)
+
+    def narrowed(self, ids: mx.array) -> nn.Module:
+        """A layer that makes bare logits for some ids [c] of the vocabulary, whose rows it copies: [B, L, H] -> [B, L, c]."""
+        return families.narrowed(self.stack, ids)
+
+    def scaled(self, logits: mx.array, multiplier: float | None = None, cap: float | None = None) -> mx.array:
+        """Bare logits with a drafter's own multiplier and cap where it states one of them, else with the target's."""
         if multiplier is None and cap is None:
             multiplier, cap = self.stack.output_multiplier, self.stack.final_logit_softcapping
-        return families.softcap(families.project_onto(self.stack, rows, columns), multiplier, cap)
+        return families.softcap(logits, multiplier, cap)
 
     def prefill(self, state: TargetState, ids: mx.array) -> mx.array | None:
         """Commit ids [1, R] without computing a single logit; returns their features [1, R, taps x H] (None without taps)."""

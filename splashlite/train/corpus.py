@@ -118,8 +118,7 @@ class Corpus:
         return [float(warmth) for table in self._tables for warmth in table["temperatures"]]
 
     def __getitem__(self, index: int) -> Sequence:
-        shard = bisect_right(self._starts, index) - 1
-        file, table, row = self._files[shard], self._tables[shard], index - self._starts[shard]
+        file, table, row = self._place(index)
 
         def part(name, offsets):
             return file.get_slice(name)[int(offsets[row]) : int(offsets[row + 1])]
@@ -133,6 +132,17 @@ class Corpus:
             part("features", table["rows"]) if self.about.features else None,
             part("rows", table["answers"]) if self.about.features else None,
         )
+
+    def answer(self, index: int) -> np.ndarray:
+        """The answer's tokens alone, [A] uint32."""
+        file, table, row = self._place(index)
+        begin, end = (int(table["tokens"][row + ahead]) for ahead in (0, 1))
+        return file.get_slice("tokens")[begin + int(table["prompt_lengths"][row]) : end]
+
+    def _place(self, index: int) -> tuple:
+        """The file that a sequence is in, its tables, and the sequence's row in these."""
+        shard = bisect_right(self._starts, index) - 1
+        return self._files[shard], self._tables[shard], index - self._starts[shard]
 
 
 def begin(folder: Path, about: About) -> Corpus:

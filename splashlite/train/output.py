@@ -7,6 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from splashlite.chat.numbers import counted
+from splashlite.drafter.vocabulary import FILE
 from splashlite.pairs.check import read_shape
 from splashlite.train.fit import Plan, save
 from splashlite.train.simulate import Acceptance
@@ -27,10 +28,11 @@ class Story:
     step: int  # whose weights these are
     accepted: Acceptance
     given: int = 0  # answers that came with their prompts
+    vocabulary: tuple[int, ...] | None = None  # the tokens that it drafts among, None for all
 
 
 def write(folder: Path, config: dict, weights: dict[str, mx.array], story: Story) -> None:
-    """config.json, model.safetensors in bfloat16 and README.md."""
+    """config.json, model.safetensors in bfloat16, README.md and, where there is one, the draft vocabulary."""
     folder.mkdir(parents=True, exist_ok=True)
     config = config | {key: "bfloat16" for key in ("dtype", "torch_dtype") if key in config}
     save(
@@ -39,6 +41,8 @@ def write(folder: Path, config: dict, weights: dict[str, mx.array], story: Story
         {"format": "mlx"},
     )
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    if story.vocabulary is not None:
+        (folder / FILE).write_text(json.dumps({"ids": story.vocabulary}) + "\n")
     parameters = sum(array.size for array in weights.values())
     (folder / "README.md").write_text(card(config, parameters, story), encoding="utf-8")
 
@@ -58,6 +62,9 @@ def card(config: dict, parameters: int, story: Story) -> str:
         ("taps", f"outputs of target layers {', '.join(map(str, own.target_layer_ids))}"),
         ("mask id", str(own.mask_token_id)),
     ]
+    if story.vocabulary is not None:
+        among = f"{len(story.vocabulary):,} of {own.vocab_size:,} tokens (`{FILE}`); others are never drafted by splashlite"
+        rows.append(("drafts among", among))
     if second:
         groups = f"convolution groups of {own.conv_group_size}"
         rows.append(("selector", f"rank {own.selector_rank}, top {own.selector_top_k}; {groups}"))

@@ -23,6 +23,7 @@ from splashlite.train.corpus import About, Corpus, listed
 from splashlite.train.fit import RUN, STATE, Plan, Run
 from splashlite.train.objective import Objective, gamma_for
 from splashlite.train.shown import shown
+from splashlite.train.vocabulary import draft_vocabulary
 
 BLOCK = 8  # rows of a new drafter's
 TOKENS = 1_000_000  # answers to built-in questions
@@ -97,6 +98,7 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
     drafter, stated, origin, explained = _begin(tapped, tokenizer, mixture, begin, earlier, fresh, copied, options)
     spread.widen(drafter, tapped, mixture.some(spread.TEXTS))
     plan = _plan(options, drafter, origin)
+    vocabulary = draft_vocabulary(mixture, tapped.vocab_rows, drafter.config.selector_top_k or 1)
     run = Run(folder / RUN, plan, drafter, tapped, mixture)
     run.resume() if resume else run.start()
     _say(
@@ -119,6 +121,7 @@ def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path
             step=step,
             accepted=accepted,
             given=mixture.given,
+            vocabulary=vocabulary,
         )
         output.write(folder, stated, weights, story)
 
