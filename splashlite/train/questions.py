@@ -7,14 +7,16 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from splashlite.evaluate.prompts import shipped
+
 CLASSES = ("code", "mathematics", "chat", "prose")
 SLOT = re.compile(r"\{(\w+)\}")
 
 
 def questions(seed: int) -> Iterator[tuple[str, str]]:
-    """(class, question), the classes in turn; no question comes twice."""
+    """(class, question), the classes in turn; no question comes twice, and none that `splashlite bench` asks."""
     lists = tomllib.loads(Path(__file__).with_name("questions.toml").read_text(encoding="utf-8"))
-    draw, asked = random.Random(f"questions {seed}"), set()
+    draw, asked = random.Random(f"questions {seed}"), {prompt.content for prompt in shipped()}
     for kind in itertools.cycle(CLASSES):
         question = _fill(draw.choice(lists[kind]["templates"]), lists, draw)
         while question in asked:
