@@ -46,7 +46,7 @@ from splashlite.pairs.resolve import resolve
 from splashlite.sessions import Session, Store
 
 SLICE = 8  # tokens of a turn, at least
-LEAST_ROUNDS = 2  # whatever the time
+LEAST_ROUNDS = 1  # whatever the time
 BOUND = 0.97  # of the best other way's speed
 SCRIPTED_BOUND = 0.05
 

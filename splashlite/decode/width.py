@@ -17,7 +17,6 @@ COMPARE = (40, 64)  # drafting cycles before plain decoding is timed among them,
 SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
 DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
 DOUBT = 0.8  # standard deviations that the acceptance gets for the asking before drafting is given up: few cycles say little
-GAIN = 0.02  # speculation has to be faster than plain decoding by this share to be worth its memory traffic
 
 
 class Fixed:
@@ -95,13 +94,12 @@ class Adaptive:
 
     def _consider_parking(self) -> None:
         hoped = max(tokens / ms for tokens, ms in zip(self.survival.expected_tokens(DOUBT)[1:], self.ms[1:]))
-        if hoped > (1 + GAIN) / self.ms[0]:
+        if hoped > 1 / self.ms[0]:
             return
         expected, rows = self.survival.expected_tokens(), self._best_draft()
         plain, ms = self.ms[0], self.ms[rows - 1]
         drafted, drafts = ms / expected[rows - 1], f"{rows - 1} draft{'s' if rows > 2 else ''}"
-        better = "plain decoding is faster here" if plain < drafted else f"drafting would gain less than {GAIN:.0%} here"
-        self._why = f"{better}, {plain:.1f} ms a token against {drafted:.1f} ms with {drafts}"
+        self._why = f"plain decoding is faster here, {plain:.1f} ms a token against {drafted:.1f} ms with {drafts}"
         loss = max(ms - expected[rows - 1] * plain, 0.0)
         self.until_probe = min(max(ceil(loss / (PROBE_LOSS * plain)), PROBE_EVERY[0]), PROBE_EVERY[1])
 

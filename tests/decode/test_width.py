@@ -80,7 +80,7 @@ def test_parks_where_drafting_loses_and_probes_for_less_than_a_twentieth(costs):
     assert ms / tokens < 1.05 * costs.verify_ms[0]
 
 
-@pytest.mark.parametrize("rate, plain_share", [(0.1, 0.9), (0.2, 0.85), (0.3, 0.6)])
+@pytest.mark.parametrize("rate, plain_share", [(0.1, 0.9), (0.2, 0.85), (0.3, 0.55)])
 def test_a_plain_cost_kept_from_a_busy_machine_does_not_keep_drafting_for_ever(rate, plain_share):
     """Drafting never pays at these rates; the kept costs say that plain decoding takes twice its time."""
     kept, shares = Costs((20.0, *CPU.verify_ms[1:]), CPU.draft_ms), []
@@ -154,19 +154,18 @@ class Always:
 
 
 def test_the_reason_for_parking_is_what_its_numbers_say():
-    said = set()
+    parked = 0
     for seed in range(60):
         survival, rate, rng = Survival(7), 0.3 + 0.005 * seed, random.Random(seed)
         survival.seen, survival.kept = [10000.0] * 7, [10000 * rate] * 7  # so much is known that nothing is in doubt
         policy = Adaptive(CPU, survival)
         drive(policy, CPU, rate, 60, rng)
         if policy.reason():
-            words, plain, drafted = re.fullmatch(r"(.*) here, ([\d.]+) ms a token against ([\d.]+) ms with \d drafts?", policy.reason()).groups()
-            said.add(words)
-            if plain != drafted:
-                faster = float(plain) < float(drafted)
-                assert words == ("plain decoding is faster" if faster else "drafting would gain less than 2%")
-    assert len(said) == 2
+            said = r"plain decoding is faster here, ([\d.]+) ms a token against ([\d.]+) ms with \d drafts?"
+            plain, drafted = map(float, re.fullmatch(said, policy.reason()).groups())
+            assert plain <= drafted
+            parked += 1
+    assert parked > 10
 
 
 def test_budget_bounds_the_rows():
