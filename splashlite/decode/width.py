@@ -15,7 +15,8 @@ PROBE_EVERY = (8, 64)  # plain cycles between two probes, at least and at most
 UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
 COMPARE = (40, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
 SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
-DRIFT = 0.1  # weight of one cycle's time in the running estimate of its width's cost
+PACE = 0.2  # weight of one cycle's time in the estimate of how fast the machine is at present, whatever it does
+DRIFT = 0.1  # weight of a cycle behind one of the other kind, plain or drafting, in what its kind costs at that pace
 DOUBT = 0.8  # standard deviations that the acceptance gets for the asking before drafting is given up: few cycles say little
 
 
@@ -53,6 +54,8 @@ class Adaptive:
         self.until_probe = 0  # plain cycles still to go; while parked
         self.until_compared = COMPARE[0]  # drafting cycles still to go
         self.comparing = False  # whether the present cycle is plain only to be timed
+        self.pace = 1.0  # how many times as long as the costs say a cycle takes at present
+        self._drafted: bool | None = None  # whether the cycle that was timed last drafted
         self._why = ""
 
     @property
@@ -85,11 +88,17 @@ class Adaptive:
                 self._consider_parking()
 
     def _time(self, rows: int, ms: float) -> None:
-        """Let the costs drift; a cycle of unusual length hardly counts."""
-        ratio = ms / self.ms[rows - 1]
-        step = min(max(ratio, 0.8), 1.25) ** DRIFT
-        if self.comparing and ratio < 1:
-            step = max(ratio, 0.5)  # seen once in a while, and nothing makes a cycle shorter than it has to be
+        """Let the pace follow, and what plain and drafting cycles cost in comparison, which only shows where one kind comes
+        right behind the other: a machine that is slow for a while is so for both. A cycle of unusual length hardly counts."""
+        ratio, before, self._drafted = ms / (self.pace * self.ms[rows - 1]), self._drafted, rows > 1
+        usual = min(max(ratio, 0.8), 1.25)
+        if before in (None, self._drafted):
+            self.pace *= usual**PACE
+            return
+        step = usual**DRIFT
+        shorter = max(ratio, ms / self.ms[rows - 1], 0.5)  # the pace may be of a moment ago
+        if self.comparing and shorter < 1:
+            step = shorter  # seen once in a while, and nothing makes a cycle shorter than it has to be
         self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
 
     def _consider_parking(self) -> None:

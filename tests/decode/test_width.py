@@ -130,7 +130,25 @@ def test_a_slow_reader_does_not_make_plain_decoding_look_dear(monkeypatch, pause
         time.sleep(pause)
         stats = piece.stats
     assert stats.parked_cycles > 60
-    assert policies[0].ms[0] <= 5.0
+    assert policies[0].ms[0] < 5.5
+    assert policies[0].pace < 1.5
+
+
+@pytest.mark.parametrize("rate, wins", [(0.9, True), (0.5, True), (0.1, False)])
+def test_a_machine_that_is_slow_for_a_while_changes_no_choice(rate, wins):
+    """Whatever the width, cycles take 1.6 times as long for 40 cycles, and then as long as before."""
+    steady, shares = [], []
+    for found, factor in ((steady, 1.0), (shares, 1.6)):
+        for seed in range(20):
+            policy, rng, drafted = Adaptive(CPU, Survival(7)), random.Random(seed), 0
+            drive(policy, CPU, rate, 60, rng)
+            for slow in [factor] * 40 + [1.0] * 40:
+                costs = Costs(tuple(slow * ms for ms in CPU.verify_ms), tuple(slow * ms for ms in CPU.draft_ms))
+                drafted += drive(policy, costs, rate, 1, rng)[0][0] > 1
+            found.append(drafted / 80)
+    steady, slowed = sum(steady) / 20, sum(shares) / 20
+    assert steady > 0.9 if wins else steady < 0.2
+    assert abs(slowed - steady) < 0.03
 
 
 def test_comparing_costs_little_where_drafting_wins():
