@@ -100,7 +100,7 @@ def test_heads_look_at_the_last_token_of_the_text_and_at_the_anchor(made):
             best[name].append(heads.argmax(axis=-1) == place[:, None])
     for name in ("last", "anchor"):
         assert np.concatenate(weights[name]).mean() > 0.5, name
-        assert np.concatenate(best[name]).mean() > 0.8, name
+        assert np.concatenate(best[name]).mean() > 0.7, name
 
 
 def test_what_it_explains_is_told_of_texts_it_was_not_fitted_to(dense):
