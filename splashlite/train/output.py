@@ -63,8 +63,8 @@ def card(config: dict, parameters: int, story: Story) -> str:
         ("mask id", str(own.mask_token_id)),
     ]
     if story.vocabulary is not None:
-        among = f"{len(story.vocabulary):,} of {own.vocab_size:,} tokens (`{FILE}`); others are never drafted by splashlite"
-        rows.append(("drafts among", among))
+        whole = "" if own.vocab_size is None else f" of {own.vocab_size:,}"
+        rows.append(("drafts among", f"{len(story.vocabulary):,}{whole} tokens (`{FILE}`); others are never drafted by splashlite"))
     if second:
         groups = f"convolution groups of {own.conv_group_size}"
         rows.append(("selector", f"rank {own.selector_rank}, top {own.selector_top_k}; {groups}"))
