@@ -40,7 +40,7 @@ def from_file(path: Path) -> list[Prompt]:
     Raises UsageError with the number of the line that is neither, and when the file has no prompt at all.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as problem:
         raise UsageError(f"{path} cannot be read as text: {problem}") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]

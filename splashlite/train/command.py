@@ -102,6 +102,24 @@ def data(context, folder, target, prompts, **options):
 
 
 @train.command()
+@click.argument("file", type=FILE)
+@TARGET
+@click.option("--count", type=click.IntRange(min=1), default=5000, show_default=True, help="Questions that FILE shall hold.")
+@SEED
+def questions(file, target, count, seed):
+    """Let the target make up questions, into FILE, for `train data --prompts`; the same command goes on where it was
+    interrupted.
+
+    \b
+    splashlite train questions asked.jsonl --target ./my-model --count 10000
+    splashlite train data answers --target ./my-model --prompts asked.jsonl
+    """
+    from splashlite.train import run
+
+    run.questions(file, target, count=count, seed=seed)
+
+
+@train.command()
 @click.argument("folder", type=FOLDER)
 @click.option(
     "--data", "corpora", multiple=True, required=True, type=FOLDER, help="What `train data` made; may be repeated."

@@ -33,29 +33,34 @@ def from_files(files: list[Path], tokenizer) -> Iterator[Prompt]:
     Messages that end with the assistant's turn bring their own answer, which is read and not generated. Raises UsageError
     naming the file and the line; what a line holds is looked at at once, what the chat template makes of it in its turn.
     """
-    records = [(where, _record(line, where)) for file in files for where, line in _lines(file)]
+    records = [(where, _checked(record, where)) for file in files for where, record in read(file)]
     return (_prompt(record, where, tokenizer) for where, record in records)
 
 
-def _lines(file: Path) -> list[tuple[str, str]]:
-    """(where, line) for each that is not empty."""
+def read(file: Path) -> list[tuple[str, dict]]:
+    """(where, object) for each line of a JSONL file that is not empty; raises UsageError for what is none."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")
     except OSError as problem:
         raise UsageError(f"{file} cannot be read: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
         raise UsageError(f"{file} is no text in UTF-8: {problem.reason} at byte {problem.start:,}") from None
-    return [(f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    named = [(f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    return [(where, _parsed(line, where)) for where, line in named]
 
 
-def _record(line: str, where: str) -> dict:
-    """What a line holds, with a prompt as the message that it is: `messages` or `text`."""
+def _parsed(line: str, where: str) -> dict:
     try:
         record = json.loads(line)
     except ValueError as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from None
     if not isinstance(record, dict) or len(KEYS & record.keys()) != 1:
         raise UsageError(f'{where} must be an object with one of "messages", "prompt" and "text"')
+    return record
+
+
+def _checked(record: dict, where: str) -> dict:
+    """A record with a prompt as the message that it is: `messages` or `text`."""
     for key in ("text", "prompt"):
         if key in record and not (isinstance(record[key], str) and record[key]):
             raise UsageError(f"{where}: {key} must be a string that is not empty")

@@ -16,7 +16,7 @@ from splashlite.pairs.tokenizer import Tokenizer, load_tokenizer
 from splashlite.pairs.weights import read_json
 from splashlite.target import Target, load_target
 from splashlite.target.load import on_cpu
-from splashlite.train import batches, buffers, linear, output, spread, start
+from splashlite.train import asked, batches, buffers, linear, output, spread, start
 from splashlite.train import data as making
 from splashlite.train import plot as picture
 from splashlite.train.corpus import About, Corpus, listed
@@ -68,6 +68,19 @@ def data(folder, target, prompts, *, tokens, limit, sampled, temperature, taps, 
         raise
     short = tokens is not None and corpus.answer_tokens < tokens
     _say(f"{folder}: {_amount(corpus)}" + (f": the prompts came to an end before {tokens:,} tokens" if short else ""))
+
+
+def questions(file: Path, target, *, count: int, seed: int) -> None:
+    path, model, config, tokenizer = _target(target)
+    if tokenizer is None:
+        raise SplashliteError(f"{path} has no tokenizer.json: questions cannot be written without it")
+    try:
+        with shown("questions") as heard:
+            held = asked.ask(file, Target(model, config), tokenizer, count=count, seed=seed, progress=heard)
+    except KeyboardInterrupt:
+        print(f"{file}: interrupted; every finished batch is kept: the same command goes on", file=sys.stderr)
+        raise
+    _say(f"{file}: {counted(held, 'question')} that {target_id(target)} made up")
 
 
 def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path | None, **options) -> None:

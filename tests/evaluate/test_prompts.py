@@ -41,6 +41,12 @@ def test_a_line_is_a_prompt(tmp_path):
     ]
 
 
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    file = tmp_path / "mine.jsonl"
+    file.write_text('{"prompt": "One\u2028and\x85two"}\r\n{"prompt": "Three"}\n', encoding="utf-8")
+    assert from_file(file) == [Prompt("mine", "One\u2028and\x85two"), Prompt("mine", "Three")]
+
+
 def test_a_json_line_may_name_its_class_or_hold_a_conversation(tmp_path):
     talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
     file = tmp_path / "mine.jsonl"
