@@ -90,10 +90,9 @@ def test_only_a_line_feed_ends_a_prompt_in_a_file(tmp_path):
 
 
 def test_what_the_benchmark_asks_is_left_out(tmp_path, target, monkeypatch):
-    first, *others = ask(tmp_path / "made", target, 10)
+    first, *others = ask(tmp_path / "made", target, 1)
     monkeypatch.setattr(asked, "shipped", lambda: [Prompt("chat", first)])
-    again = ask(tmp_path / "again", target, 10)
-    assert first not in again and again[: len(others)] == others
+    assert others and ask(tmp_path / "again", target, 1) == others
 
 
 def test_refusals(tmp_path, target, monkeypatch):
