@@ -48,6 +48,7 @@ class Cycle:
     verdict: mx.array  # [1 + rows] int32: committed count, tokens
     logprobs: tuple[mx.array, mx.array, mx.array] | None  # chosen [rows], best ids and values [rows, N]
     began: float  # perf_counter() when it was launched
+    queued: bool  # whether that was behind a cycle still being computed
 
     @property
     def next_anchor(self) -> mx.array:
@@ -92,7 +93,7 @@ class Loop:
                 if ended is not None:
                     tokens = tokens[: ended + 1]
                 self._commit(cycle, tokens, ahead)
-                self._learn(cycle, accepted, budget)
+                self._learn(cycle, accepted, budget, ahead)
                 budget -= len(tokens)
                 given = perf_counter()
                 yield Step(tokens, [i < accepted for i in range(len(tokens))], self._report(cycle, len(tokens)))
@@ -109,16 +110,16 @@ class Loop:
             return 1
         return self.width.choose(budget)
 
-    def _launch(self, anchor: mx.array, rows: int, ahead: int = 0) -> Cycle:
+    def _launch(self, anchor: mx.array, rows: int, queued: bool = False) -> Cycle:
         """Build one cycle's graph behind the anchor [1] and start computing it."""
-        position, began = self.session.position + ahead, perf_counter()
+        position, began = self.session.position + queued, perf_counter()
         draft = self._draft(anchor, position, rows - 1) if rows > 1 else None
         block = anchor if draft is None else mx.concatenate([anchor, draft.tokens])
         verifying = perf_counter()
         seen = self.target.verify(self.session.target_state, block[None])
         logits = seen.logits if self.constraint is None else self._constrained(seen.logits, draft)
         verdict = accept(self.sampler, logits, draft, position + 1)
-        cycle = Cycle(rows, seen.features, verdict, self._logprobs(seen.logits, verdict), began)
+        cycle = Cycle(rows, seen.features, verdict, self._logprobs(seen.logits, verdict), began, queued)
         mx.async_eval(cycle.verdict, cycle.logprobs)
         self._clock(self.stats.verify_ms, verifying, cycle.verdict)
         return cycle
@@ -159,7 +160,7 @@ class Loop:
             return None
         self.session.target_state.commit(1)
         self.sampler.observe(cycle.next_anchor)
-        return self._launch(cycle.next_anchor, self._rows(budget - 1), ahead=1)
+        return self._launch(cycle.next_anchor, self._rows(budget - 1), queued=True)
 
     def _read(self, cycle: Cycle) -> list[int]:
         """The cycle's only host synchronisation."""
@@ -181,18 +182,21 @@ class Loop:
             self.constraint.commit(tokens)
         self.session.commit(tokens, cycle.features)
 
-    def _learn(self, cycle: Cycle, accepted: int, budget: int) -> None:
+    def _learn(self, cycle: Cycle, accepted: int, budget: int, ahead: Cycle | None) -> None:
         """Count a cycle that might have committed `budget` tokens, and tell the width policy what it brought and how long it
         took."""
         self.stats.count(accepted, cycle.rows)
         now = perf_counter()
         if self.drafter is not None:
             self.stats.parked_cycles += cycle.rows == 1 and budget > 1
-            self.width.observe(cycle.rows, accepted, self._took(cycle, now))
+            self.width.observe(cycle.rows, accepted, self._took(cycle, ahead, now))
         self._last_read = now
 
-    def _took(self, cycle: Cycle, now: float) -> float | None:
-        """Milliseconds of a cycle; None for one that was done before a slow reader asked for it."""
+    def _took(self, cycle: Cycle, ahead: Cycle | None, now: float) -> float | None:
+        """Milliseconds of a cycle; None where they do not show: it was done before a slow reader asked for it, or it is the
+        first or the last of queued ones, since putting a cycle into the queue may wait for most of what is in it."""
+        if cycle.queued != (ahead is not None):
+            return None
         seconds = now - max(cycle.began, self._last_read)
         kept = self._away if cycle.began < self._returned else 0.0
         unknown = kept > SLOW_READER * seconds and self._waited < SLOW_READER * seconds

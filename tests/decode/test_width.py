@@ -243,3 +243,29 @@ def test_text_does_not_depend_on_widths_or_parking(whims, options):
         histories.add(tuple(reply.stats.accepted) + (reply.stats.rows,))
         assert reply.stats.parked_cycles and sum(reply.stats.accepted[1:])
     assert len(histories) > 6
+
+
+def test_a_cycle_is_told_its_own_time_wherever_it_is_told_one(monkeypatch):
+    """On a device where starting a cycle waits until it is computed, as MLX's CPU backend nearly does. Plain cycles are
+    started before the one ahead of them is read, so that its reading comes a whole cycle late, and the last one's at once."""
+    clock, told = [0.0], []
+
+    class Told(Whim):
+        def observe(self, rows, accepted, ms):
+            told.append((rows, ms))
+
+    monkeypatch.setattr("splashlite.decode.width.Adaptive", lambda *about: Told(5))
+    monkeypatch.setattr("splashlite.decode.loop.perf_counter", lambda: clock[0])
+    engine = chain_engine(ChainDrafter(tables()[1]))
+    engine.costs = Costs.flat(BLOCK)
+    verify = engine.target.verify
+
+    def slow(state, block):
+        clock[0] += 0.01 * block.shape[-1]
+        return verify(state, block)
+
+    monkeypatch.setattr(engine.target, "verify", slow)
+    engine.generate([3, 1], max_tokens=300, temperature=0)
+    known = [(rows, ms) for rows, ms in told if ms is not None]
+    assert all(ms == pytest.approx(10 * rows) for rows, ms in known)
+    assert sum(rows == 1 for rows, _ in known) > 20 and all(ms is not None for rows, ms in told if rows > 1)
