@@ -11,7 +11,7 @@ from splashlite.decode.survival import Survival
 from splashlite.errors import UsageError
 
 PROBE_LOSS = 0.0125  # share of plain decoding's time that probing may cost while parked
-PROBE_EVERY = (8, 64)  # plain cycles between two probes, at least and at most
+PROBE_EVERY = (16, 64)  # plain cycles between two probes, at least and at most
 UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
 COMPARE = (40, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
 SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
@@ -55,6 +55,7 @@ class Adaptive:
         self.until_compared = COMPARE[0]  # drafting cycles still to go
         self.comparing = False  # whether the present cycle is plain only to be timed
         self.pace = 1.0  # how many times as long as the costs say a cycle takes at present
+        self._timed = 0  # cycles that the pace was learned from
         self._drafted: bool | None = None  # whether the cycle that was timed last drafted
         self._why = ""
 
@@ -91,9 +92,12 @@ class Adaptive:
         """Let the pace follow, and what plain and drafting cycles cost in comparison, which only shows where one kind comes
         right behind the other: a machine that is slow for a while is so for both. A cycle of unusual length hardly counts."""
         ratio, before, self._drafted = ms / (self.pace * self.ms[rows - 1]), self._drafted, rows > 1
+        if before is None:
+            return  # the first cycle also does what reading the prompt has left
         usual = min(max(ratio, 0.8), 1.25)
-        if before in (None, self._drafted):
-            self.pace *= usual**PACE
+        if before == self._drafted:
+            self._timed += 1
+            self.pace *= usual**PACE if self._timed > 1 / PACE else ratio ** (1 / self._timed)
             return
         step = usual**DRIFT
         shorter = max(ratio, ms / self.ms[rows - 1], 0.5)  # the pace may be of a moment ago

@@ -197,6 +197,20 @@ def test_flat_costs_use_the_block_while_drafts_survive():
     assert chosen.count(8) > 40
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5])
+def test_a_long_context_from_the_first_cycle_on_changes_no_relation(rate):
+    """Costs were measured behind a short text; behind a long one every cycle takes 1.9 times as long, the first one more."""
+    long = Costs(tuple(1.9 * ms for ms in SMALL.verify_ms), tuple(1.9 * ms for ms in SMALL.draft_ms))
+    kept, found = SMALL.cycle_ms()[0] / SMALL.cycle_ms()[2], []
+    for seed in range(30):
+        policy, rng = Adaptive(SMALL, Survival(7)), random.Random(seed)
+        rows = policy.choose(100)
+        policy.observe(rows, 0, 1.5 * long.cycle_ms()[rows - 1])
+        drive(policy, long, rate, 60, rng)
+        found.append(policy.ms[0] / policy.ms[2] / kept)
+    assert sum(found) / len(found) == pytest.approx(1, abs=0.01)
+
+
 class Whim:
     """Random widths, and random stretches of plain decoding that look like parking."""
 
