@@ -10,8 +10,8 @@ from splashlite.decode.cost import Costs
 from splashlite.decode.survival import Survival
 from splashlite.errors import UsageError
 
-PROBE_LOSS = 0.0125  # share of plain decoding's time that probing may cost while parked
-PROBE_EVERY = (16, 64)  # plain cycles between two probes, at least and at most
+PROBE_LOSS = 0.009  # share of plain decoding's time that probing may cost while parked
+PROBE_EVERY = (20, 64)  # plain cycles between two probes, at least and at most
 UNLIKELY = 0.25  # a draft that was kept whole against these odds is followed by another before anything is parked
 COMPARE = (40, 64)  # drafting cycles before plain decoding is timed among them, the first time and then every so many
 SURE_GAIN = 2.5  # a gain that is larger is hardly a wrong cost, and a plain cycle is dear then: it is timed a quarter as often
