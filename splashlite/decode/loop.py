@@ -86,7 +86,7 @@ class Loop:
         cycle = self._launch(anchor, self._rows(budget)) if budget > 0 else None
         try:
             while cycle is not None:
-                ahead = self._ahead(cycle, budget)
+                ahead = self._ahead(cycle, budget) if self.stats.cycles else None  # the first token is not kept waiting
                 tokens = self._read(cycle)
                 accepted = len(tokens) - 1
                 ended = next((i for i, token in enumerate(tokens) if token in self.eos_ids), None)

@@ -283,3 +283,12 @@ def test_a_cycle_is_told_its_own_time_wherever_it_is_told_one(monkeypatch):
     known = [(rows, ms) for rows, ms in told if ms is not None]
     assert all(ms == pytest.approx(10 * rows) for rows, ms in known)
     assert sum(rows == 1 for rows, _ in known) > 20 and all(ms is not None for rows, ms in told if rows > 1)
+
+
+def test_the_first_token_of_plain_decoding_waits_for_no_second_cycle(monkeypatch):
+    """Later ones do: the next cycle is started before they are read."""
+    engine, begun = chain_engine(), []
+    verify = engine.target.verify
+    monkeypatch.setattr(engine.target, "verify", lambda *about: begun.append(1) or verify(*about))
+    ahead = [len(begun) - number for number, _ in enumerate(engine.stream([3, 1], max_tokens=6, temperature=0), start=1)]
+    assert ahead == [0, 1, 1, 1, 1, 0]
