@@ -12,6 +12,7 @@ from hashlib import sha256
 from itertools import accumulate
 from math import inf
 from pathlib import Path
+from statistics import mean
 from time import perf_counter
 
 import mlx.core as mx
@@ -23,10 +24,11 @@ from splashlite.decode.sampling import Params, Sampler
 from splashlite.drafter.draft import Draft
 from splashlite.errors import UsageError
 
-FORMAT = 3
+FORMAT = 4
 CONTEXT = 256  # committed tokens during the measurement: wide blocks pay more for a long text than one row does
-ROUNDS = 6
+ROUNDS = 12
 BUDGET_MS = 8000.0
+UNDISTURBED = 1.15  # times the fastest run of its width, at most
 
 log = logging.getLogger("splashlite")
 
@@ -76,9 +78,9 @@ def measure(
 
     All widths take turns, ROUNDS times, behind `context` committed tokens, and so do drafts on their own, of which a
     cycle's share for the draft is known; `verify_ms` is the rest of the cycle. A busy machine only ever makes a run longer,
-    so each width keeps its fastest one, and no width is dearer than a wider one. On a machine so slow that a width was not
-    run twice (the first run compiles), it is interpolated linearly between its neighbours; one row, the whole block and
-    their drafts always are. `clock` gives seconds.
+    so a width costs the mean of the faster half of its runs, those that were UNDISTURBED, and no width is dearer than a wider
+    one. On a machine so slow that a width was not run twice (the first run compiles), it is interpolated linearly between its
+    neighbours; one row, the whole block and their drafts always are. `clock` gives seconds.
     """
     block, runs = drafter.block_size, _runs(target, drafter, clock, context)
     ends = [(what, rows) for what, rows in runs if what == "draft" or rows in (1, block)]
@@ -91,11 +93,16 @@ def measure(
         progress(done, len(turns))
         times[job].append(runs[job]() * 1000)
     progress(len(turns), len(turns))
-    fastest = {job: min(taken) for job, taken in times.items() if len(taken) > 1}
-    cycles = _curve([fastest.get(("cycle", rows)) for rows in range(1, block + 1)])
-    alone = _curve([fastest.get(("draft", rows)) for rows in range(2, block + 1)])
+    usual = {job: _usual(taken) for job, taken in times.items() if len(taken) > 1}
+    cycles = _curve([usual.get(("cycle", rows)) for rows in range(1, block + 1)])
+    alone = _curve([usual.get(("draft", rows)) for rows in range(2, block + 1)])
     drafts = [0.0] + [min(ms, cycle - cycles[0]) for ms, cycle in zip(alone, cycles[1:])]  # no verification beats one row's
     return Costs(tuple(_curve([cycle - ms for cycle, ms in zip(cycles, drafts)])), tuple(drafts))
+
+
+def _usual(taken: list[float]) -> float:
+    faster = sorted(taken)[: len(taken) // 2]
+    return mean(ms for ms in faster if ms <= UNDISTURBED * faster[0])
 
 
 def _runs(target, drafter, clock: Callable[[], float], length: int) -> dict[tuple[str, int], Callable[[], float]]:
