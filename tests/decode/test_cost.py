@@ -57,7 +57,7 @@ def test_a_quiet_machine_is_measured_as_it_is():
 def test_spikes_of_a_busy_machine_do_not_get_in(seed):
     rng = random.Random(seed)
     costs = measured(Clock(lambda: rng.uniform(1.5, 20) if rng.random() < 0.4 else rng.uniform(1, 1.02)))
-    assert costs.verify_ms[0] == pytest.approx(10, rel=0.05) and costs.verify_ms[-1] == pytest.approx(18, rel=0.05)
+    assert costs.verify_ms[0] == pytest.approx(10, rel=0.1) and costs.verify_ms[-1] == pytest.approx(18, rel=0.1)
     assert sorted(costs.verify_ms) == list(costs.verify_ms) and sorted(costs.draft_ms) == list(costs.draft_ms)
 
 
