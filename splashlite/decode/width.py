@@ -4,7 +4,7 @@ The choice looks at costs and at what survived in earlier cycles, never at the t
 looks at a drawn token would bend the sampled distribution.
 """
 
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from splashlite.decode.cost import Costs
 from splashlite.decode.survival import Survival
@@ -55,6 +55,7 @@ class Adaptive:
         self.until_compared = COMPARE[0]  # drafting cycles still to go
         self.comparing = False  # whether the present cycle is plain only to be timed
         self.pace = 1.0  # how many times as long as the costs say a cycle takes at present
+        self._short = 1.0  # a comparing cycle's share of the time that it should have taken, until it is judged
         self._timed = 0  # cycles that the pace was learned from
         self._drafted: bool | None = None  # whether the cycle that was timed last drafted
         self._why = ""
@@ -79,7 +80,7 @@ class Adaptive:
 
     def observe(self, rows: int, accepted: int, ms: float | None) -> None:
         """Learn from a cycle of `rows` rows that kept `accepted` drafts and took `ms`, None where that is not known."""
-        if ms is not None:
+        if ms is not None and 0 < ms < inf:
             self._time(rows, ms)
         self.comparing = False
         if rows > 1:
@@ -99,10 +100,16 @@ class Adaptive:
             self._timed += 1
             self.pace *= usual**PACE if self._timed > 1 / PACE else ratio ** (1 / self._timed)
             return
-        step = usual**DRIFT
-        shorter = max(ratio, ms / self.ms[rows - 1], 0.5)  # the pace may be of a moment ago
-        if self.comparing and shorter < 1:
-            step = shorter  # seen once in a while, and nothing makes a cycle shorter than it has to be
+        if self.comparing and ratio < 1:
+            self._short = max(ratio, 0.5)  # seen once in a while, and nothing makes a cycle shorter than it has to be
+            return
+        self._scale(rows, usual**DRIFT)
+        if self._drafted and self._short < 1:
+            self._scale(1, min(self._short / min(ratio, 1.0), 1.0))  # unless the machine has become faster meanwhile
+            self._short = 1.0
+
+    def _scale(self, rows: int, step: float) -> None:
+        """Change the costs of the kind of cycle that has so many rows."""
         self.ms = [cost * step if same_kind(r, rows) else cost for r, cost in enumerate(self.ms, start=1)]
 
     def _consider_parking(self) -> None:

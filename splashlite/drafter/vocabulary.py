@@ -5,6 +5,7 @@ list the tokens that are worth drafting, in `draft_vocabulary.json`; without it 
 that is not listed still comes from the target, it is only never drafted.
 """
 
+import os
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,8 +40,12 @@ def read_vocabulary(folder: Path, *, vocab_rows: int | None, least: int) -> tupl
     Raises SplashliteError for a list that is not one of at least `least` ascending ids below `vocab_rows`.
     """
     path = Path(folder) / FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None
+    if not path.exists():
+        raise SplashliteError(
+            f"{path} is a link to a file that is not there: fetch the drafter again, or delete it to draft among all tokens"
+        )
     ids = read_json(path).get("ids")
     whole = isinstance(ids, list) and all(type(each) is int for each in ids)
     if not whole or len(ids) < least or ids[0] < 0 or not all(low < high for low, high in pairwise(ids)):

@@ -54,7 +54,7 @@ def from_file(path: Path) -> list[Prompt]:
 def _from_json(line: str, kind: str, where: str) -> Prompt:
     try:
         entry = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from None
     if not isinstance(entry, dict):
         raise UsageError(

@@ -3,7 +3,6 @@ training, so that a fine-tune's drafter is trained on what that fine-tune is for
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,17 +29,18 @@ def ask(
     count: int,
     seed: int,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> int:
-    """Add questions to a JSONL file until it holds `count`, none twice and none that `splashlite bench` asks.
+) -> tuple[int, int]:
+    """Add questions to a JSONL file until it holds at least `count`, none twice and none that `splashlite bench` asks.
 
     Each line is {"prompt": ...}. Every finished batch is kept, and what is drawn next depends on how many there are, so a call
-    that goes on ends as an uninterrupted one. Returns how many the file holds. Raises UsageError for a file of another kind
-    and a target without a chat template, SplashliteError when the target makes up none.
+    that goes on ends as an uninterrupted one. Returns how many the file holds, and how many of these are new. Raises UsageError
+    for a file of another kind and a target without a chat template, SplashliteError when the target makes up none.
     """
-    lines = _lines(file)
-    known = {line["prompt"] for line in lines} | {prompt.content for prompt in shipped()}
-    opening, end = user_turn(tokenizer)
+    before, (opening, end) = held(file), user_turn(tokenizer)
+    lines, known = list(before), set(before).union(prompt.content for prompt in shipped())
     progress(len(lines), count)
+    if len(lines) < count:
+        _add(file, [])  # says at once when that cannot be done
     while len(lines) < count:
         numbers = [len(lines) * BATCH + place for place in range(BATCH)]
         drawn = answers.generate(
@@ -54,20 +54,25 @@ def ask(
             question = tokenizer.decode(ids[:-1]).strip() if ids[-1] == end else ""
             if question and question not in known:
                 known.add(question)
-                found.append({"prompt": question})
+                found.append(question)
         if not found:
             raise SplashliteError(
                 f"the target made up no question in {BATCH} attempts: it was not trained on a user's turns; "
                 "use the built-in questions, or your own with --prompts"
             )
+        _add(file, found)
         lines += found
-        _write(file, lines)
         progress(len(lines), count)
-    return len(lines)
+    return len(lines), len(lines) - len(before)
 
 
 def user_turn(tokenizer: Tokenizer) -> tuple[list[int], int]:
     """The ids up to where a user's first message stands, and the token behind it."""
+    if not tokenizer.has_chat_template:
+        raise UsageError(
+            "the target has no chat template, so there is no user's turn that it could write: give `train data` a file of "
+            'lines with "text" by --prompts'
+        )
     text = tokenizer.render([{"role": "user", "content": MARK}])
     before, *after = text.split(MARK)
     if len(after) != 1 or not after[0].strip():
@@ -77,16 +82,20 @@ def user_turn(tokenizer: Tokenizer) -> tuple[list[int], int]:
     return tokenizer.encode(before, add_special_tokens=False), tokenizer.encode(after[0], add_special_tokens=False)[0]
 
 
-def _lines(file: Path) -> list[dict]:
-    lines = [record for _, record in prompts.read(file)] if file.exists() else []
-    if not all(isinstance(line.get("prompt"), str) for line in lines):
+def held(file: Path) -> list[str]:
+    """The questions of a file that this module made; none when there is no file."""
+    records = prompts.read(file) if file.exists() else []
+    if not all("prompt" in record for _, record in records):
         raise UsageError(f"{file} holds more than questions: name a new file, or one that this command made")
-    return lines
+    for where, record in records:
+        prompts.check(record, where)
+    return [record["prompt"] for _, record in records]
 
 
-def _write(file: Path, lines: list[dict]) -> None:
-    """All of it at once, so that an interruption leaves the file as it was."""
+def _add(file: Path, questions: list[str]) -> None:
+    """In one piece, behind what is there."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_name(f".{file.name}.partial")
-    partial.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
-    os.replace(partial, file)
+    open_ended = file.exists() and file.stat().st_size and not file.read_bytes().endswith(b"\n")
+    lines = "".join(json.dumps({"prompt": question}, ensure_ascii=False) + "\n" for question in questions)
+    with file.open("a", encoding="utf-8") as out:
+        out.write("\n" * bool(open_ended and questions) + lines)

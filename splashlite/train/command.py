@@ -104,7 +104,9 @@ def data(context, folder, target, prompts, **options):
 @train.command()
 @click.argument("file", type=FILE)
 @TARGET
-@click.option("--count", type=click.IntRange(min=1), default=5000, show_default=True, help="Questions that FILE shall hold.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=5000, show_default=True, help="Questions that FILE shall hold at least."
+)
 @SEED
 def questions(file, target, count, seed):
     """Let the target make up questions, into FILE, for `train data --prompts`; the same command goes on where it was

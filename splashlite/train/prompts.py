@@ -33,7 +33,7 @@ def from_files(files: list[Path], tokenizer) -> Iterator[Prompt]:
     Messages that end with the assistant's turn bring their own answer, which is read and not generated. Raises UsageError
     naming the file and the line; what a line holds is looked at at once, what the chat template makes of it in its turn.
     """
-    records = [(where, _checked(record, where)) for file in files for where, record in read(file)]
+    records = [(where, check(record, where)) for file in files for where, record in read(file)]
     return (_prompt(record, where, tokenizer) for where, record in records)
 
 
@@ -52,24 +52,24 @@ def read(file: Path) -> list[tuple[str, dict]]:
 def _parsed(line: str, where: str) -> dict:
     try:
         record = json.loads(line)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UsageError(f"{where} is not JSON: {problem}") from None
     if not isinstance(record, dict) or len(KEYS & record.keys()) != 1:
         raise UsageError(f'{where} must be an object with one of "messages", "prompt" and "text"')
     return record
 
 
-def _checked(record: dict, where: str) -> dict:
-    """A record with a prompt as the message that it is: `messages` or `text`."""
+def check(record: dict, where: str) -> dict:
+    """A record with a prompt as the message that it is: `messages` or `text`. Raises UsageError for one that is not fit."""
     for key in ("text", "prompt"):
         if key in record and not (isinstance(record[key], str) and record[key]):
             raise UsageError(f"{where}: {key} must be a string that is not empty")
     if "messages" in record:
-        _check(record["messages"], where)
+        _check_messages(record["messages"], where)
     return {"messages": [{"role": "user", "content": record["prompt"]}]} if "prompt" in record else record
 
 
-def _check(messages, where: str) -> None:
+def _check_messages(messages, where: str) -> None:
     if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
         raise UsageError(f"{where}: messages must be a list of objects with role and content")
     for each in messages:

@@ -76,11 +76,13 @@ def questions(file: Path, target, *, count: int, seed: int) -> None:
         raise SplashliteError(f"{path} has no tokenizer.json: questions cannot be written without it")
     try:
         with shown("questions") as heard:
-            held = asked.ask(file, Target(model, config), tokenizer, count=count, seed=seed, progress=heard)
+            held, new = asked.ask(file, Target(model, config), tokenizer, count=count, seed=seed, progress=heard)
     except KeyboardInterrupt:
-        print(f"{file}: interrupted; every finished batch is kept: the same command goes on", file=sys.stderr)
+        kept = len(asked.held(file))
+        stand = f"{counted(kept, 'question')} kept, the batch under way is not" if kept else "the first batch is not done yet"
+        print(f"{file}: interrupted; {stand}: the same command goes on", file=sys.stderr)
         raise
-    _say(f"{file}: {counted(held, 'question')} that {target_id(target)} made up")
+    _say(f"{file}: {counted(held, 'question')}, of which {target_id(target)} made up {new:,} now")
 
 
 def drafter(folder, target, *, corpora, begin, fresh, copied, resume, plot: Path | None, **options) -> None:

@@ -126,3 +126,16 @@ def test_a_list_that_is_none_is_refused_by_name(tmp_path, content):
     (folder / "draft_vocabulary.json").write_text(json.dumps(content))
     with pytest.raises(SplashliteError, match="draft_vocabulary.json"):
         load_drafter(folder, dtype=mx.float32)
+
+
+def test_a_link_to_nothing_and_a_folder_are_no_missing_list(tmp_path):
+    folder = write_drafter(tmp_path, drafter_config())
+    assert load_drafter(folder, dtype=mx.float32).vocabulary is None
+    path = folder / "draft_vocabulary.json"
+    path.symlink_to("elsewhere.json")
+    with pytest.raises(SplashliteError, match="link to a file that is not there"):
+        load_drafter(folder, dtype=mx.float32)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(SplashliteError, match="cannot be read: Is a directory"):
+        load_drafter(folder, dtype=mx.float32)

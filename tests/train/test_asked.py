@@ -17,7 +17,7 @@ BASE, END = 0x100, 3  # a letter's code is its token's id and BASE
 class Characters:
     """A token is a letter of its own; a user's turn stands between token 2 and END."""
 
-    eos_ids = frozenset({1})
+    eos_ids, has_chat_template = frozenset({1}), True
     template = "{2}{question}{3}{4}"
 
     def encode(self, text, add_special_tokens=True):
@@ -105,10 +105,31 @@ def test_refusals(tmp_path, target, monkeypatch):
     monkeypatch.setattr(asked, "LONGEST", 1)
     with pytest.raises(SplashliteError, match="made up no question in 32 attempts.*--prompts"):
         ask(tmp_path / "new", target, 5)
-    assert not (tmp_path / "new").exists()
+    assert asked.held(tmp_path / "new") == []
+    file.write_text('{"prompt": ""}\n')
+    with pytest.raises(UsageError, match="line 1: prompt must be a string that is not empty"):
+        ask(file, target, 5)
+    file.write_text("[" * 100_000)
+    with pytest.raises(UsageError, match="line 1 is not JSON"):
+        ask(file, target, 5)
+    with pytest.raises(OSError):  # before anything is drawn
+        ask(file / "new", target, 5, progress=lambda done, total: done and pytest.fail("drawn"))
     monkeypatch.setattr(Characters, "template", "{2}{question}")
     with pytest.raises(UsageError, match="no end of a user's turn"):
         ask(tmp_path / "new", target, 5)
+    monkeypatch.setattr(Characters, "has_chat_template", False)
+    with pytest.raises(UsageError, match="has no chat template.*--prompts"):
+        ask(tmp_path / "new", target, 5)
+
+
+def test_what_a_file_held_stays_as_it_was(tmp_path, target):
+    file, link = tmp_path / "mine.jsonl", tmp_path / "link"
+    file.write_text('{"prompt": "mine", "class": "own"}')  # no line feed behind it
+    link.symlink_to(file)
+    held, new = asked.ask(link, target, Characters(), count=5, seed=2)
+    assert link.is_symlink() and file.read_text().startswith('{"prompt": "mine", "class": "own"}\n{"prompt"')
+    assert questions(file)[0] == "mine" and held == len(questions(file)) == new + 1
+    assert asked.ask(link, target, Characters(), count=5, seed=2) == (held, 0)
 
 
 @pytest.mark.slow
@@ -116,6 +137,6 @@ def test_the_demo_target_asks_in_sentences(tmp_path, capsys):
     file = tmp_path / "asked.jsonl"
     assert run(["train", "questions", str(file), "--count", "30"]) == 0
     made = questions(file)
-    assert f"{len(made)} questions that HuggingFaceTB/SmolLM2-135M-Instruct made up" in capsys.readouterr().out
+    assert f"{len(made)} questions, of which HuggingFaceTB/SmolLM2-135M-Instruct made up {len(made)} now" in capsys.readouterr().out
     assert len(made) >= 30 and sum("?" in question for question in made) > len(made) / 2
     assert not any("<|im_" in question for question in made)
