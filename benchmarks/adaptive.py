@@ -54,7 +54,9 @@ SCRIPTED_BOUND = 0.05
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", default=None)
-    parser.add_argument("--prompts", type=int, default=4, help="of each class (the long document: half as many)")
+    parser.add_argument(
+        "--prompts", type=int, default=4, help="of each class (the long document: half as many, with replies twice as long)"
+    )
     parser.add_argument("--tokens", type=int, help="of a reply (64; 144 with --scripted, where the controller learns as it goes)")
     parser.add_argument("--minutes", type=float, default=25, help="no round is begun that would end later")
     parser.add_argument("--classes", nargs="+", help="only these")
@@ -100,18 +102,24 @@ def show(value) -> str:
 def chosen(engine, options) -> dict[str, list[list[int]]]:
     """The first prompts of each class whose plain text is as long as asked for and does not go round in circles."""
     found = defaultdict(list)
-    for kind, ids in encoded(engine, shipped(), options.tokens)[0]:
+    for kind, ids in encoded(engine, shipped(), reply(DOCUMENT, options.tokens))[0]:
         wanted = max(1, options.prompts // 2) if kind == DOCUMENT else options.prompts
         skipped = kind not in (options.classes or [kind]) or (options.scripted and kind == DOCUMENT)
         if skipped or len(found[kind]) == wanted:
             continue
-        text = plainly(engine, ids, options.tokens)
-        if len(text) == options.tokens and distinct(text) >= LOOPING:
+        tokens = reply(kind, options.tokens)
+        text = plainly(engine, ids, tokens)
+        if len(text) == tokens and distinct(text) >= LOOPING:
             found[kind].append(ids)
     found = {kind: prompts for kind, prompts in found.items() if prompts}
     if not found:
         raise SystemExit(f"no text of {options.tokens} tokens is fit to be timed: ask for fewer with --tokens")
     return found
+
+
+def reply(kind: str, tokens: int) -> int:
+    """How many tokens a prompt of this class is answered with: all classes come to as many, whatever their prompts."""
+    return 2 * tokens if kind == DOCUMENT else tokens
 
 
 def plainly(engine, ids: list[int], tokens: int) -> list[int]:
@@ -129,7 +137,7 @@ def best(engine, prompts: dict, options, load: Load) -> tuple[list[dict], list[s
         rounds.append({})
         for kind, few in prompts.items():
             engine.survival = learned[kind]
-            rounds[-1][kind] = race(engine, few, arms, options.tokens, turn, sessions)[0]
+            rounds[-1][kind] = race(engine, few, arms, reply(kind, options.tokens), turn, sessions)[0]
             learned[kind] = engine.survival
             ms = {name: each["ms"] for name, each in rounds[-1][kind].items()}
             print(f"round {turn + 1}, {kind}: {min(ms.values()) / ms[ADAPTIVE]:.3f} of {min(ms, key=ms.get)}", file=sys.stderr)

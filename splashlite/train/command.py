@@ -184,6 +184,9 @@ def questions(file, target, count, seed):
     help="How slowly the weight falls with the position.  [default: by block size]",
 )
 @click.option(
+    "--dpace", is_flag=True, help="Weigh rows by what they are worth to the block at hand (D-PACE), not by their position."
+)
+@click.option(
     "--soft",
     type=click.FloatRange(0, 1),
     default=1.0,
@@ -235,6 +238,8 @@ def drafter(context, folder, target, **options):
         refuse(context, NEW, "with --from, whose drafter has a shape of its own")
     if options["kind"] == "dflash":
         refuse(context, ["rank", "selector"], "on --kind dflash, which has no selector")
+    if options["dpace"]:
+        refuse(context, ["gamma"], "with --dpace, whose weights come from the drafter")
     if options["fresh"]:
         refuse(context, ["copied"], "with --random")
     run.drafter(folder, target, **options)

@@ -1,8 +1,8 @@
 """What training minimises.
 
 Rows 1 .. n of a block are judged, row k with weight exp(-(k - 1) / gamma) (DFlash; NVIDIA NeMo Automodel uses gamma 7, 5 and
-4 for blocks of 16, 10 and 8). A row's target is the true token, the target model's own distribution at that place, or a
-mixture. DFlash 2 adds the selector's cross-entropy over each row's best k tokens, given the true predecessor, where the
+4 for blocks of 16, 10 and 8), or by what the row is worth to the block at hand (D-PACE). A row's target is the true token,
+the target model's own distribution at that place, or a mixture. DFlash 2 adds the selector's cross-entropy over each row's best k tokens, given the true predecessor, where the
 truth is among them (`dflash2_core.py`).
 """
 
@@ -13,6 +13,8 @@ import mlx.core as mx
 from splashlite.drafter.dflash import Backbone
 from splashlite.target import Target
 from splashlite.train.forward import hidden
+
+SMOOTHING = 0.5  # of D-PACE's confidences; the paper's
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Objective:
-    gamma: float
+    gamma: float | None  # None for D-PACE's weights
     soft: float  # share of the target's distribution in a row's label, the true token has the rest
     selector: float  # weight of the selector's cross-entropy
 
@@ -62,12 +64,10 @@ def losses(drafter: Backbone, target: Target, blocks: Blocks, objective: Objecti
         :, :, 1:
     ]
     logits = among(drafter, target, rows, blocks.columns).astype(mx.float32)
-    weights = mx.exp(-mx.arange(rows.shape[2]) / objective.gamma) * blocks.valid
     level = mx.logsumexp(logits if blocks.shares is None else logits + blocks.shares, axis=-1)
-    found = mx.zeros_like(level)
-    if objective.soft < 1:
-        true = mx.take_along_axis(logits, blocks.labels[..., None], axis=-1)[..., 0]
-        found = found + (1 - objective.soft) * true
+    true = mx.take_along_axis(logits, blocks.labels[..., None], axis=-1)[..., 0]
+    weights = worth(mx.exp(true - level), blocks.valid) if objective.gamma is None else decay(objective.gamma, blocks.valid)
+    found = (1 - objective.soft) * true
     if objective.soft > 0:
         chosen = mx.take_along_axis(logits, blocks.soft_ids, axis=-1)
         found = found + objective.soft * (mx.softmax(blocks.soft_logits, axis=-1) * chosen).sum(axis=-1)
@@ -76,6 +76,20 @@ def losses(drafter: Backbone, target: Target, blocks: Blocks, objective: Objecti
         return {"base": base, "total": base}
     selector = _selector(drafter, rows, logits, blocks, weights)
     return {"base": base, "selector": selector, "total": base + objective.selector * selector}
+
+
+def decay(gamma: float, valid: mx.array) -> mx.array:
+    """A weight for each row, [S, A, n]: by its place alone."""
+    return mx.exp(-mx.arange(valid.shape[-1]) / gamma) * valid
+
+
+def worth(confidence: mx.array, valid: mx.array) -> mx.array:
+    """A weight for each row by how much of its block's expected acceptance depends on it (Wu et al. 2026, "D-PACE",
+    arXiv 2605.18810, equations 7 and 8): w_j = sum over m >= j of the product over i <= m of c_i, where c is the
+    probability of the true token, smoothed. All [S, A, n]; no gradient goes through it."""
+    smooth = (1 - SMOOTHING) * mx.stop_gradient(confidence) + SMOOTHING
+    reached = mx.cumprod(smooth, axis=-1) * valid
+    return mx.cumsum(reached, axis=-1, reverse=True) * valid
 
 
 def mean(values: mx.array, weights: mx.array) -> mx.array:

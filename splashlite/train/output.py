@@ -73,6 +73,8 @@ def card(config: dict, parameters: int, story: Story) -> str:
         if recipe.columns
         else "the whole vocabulary"
     )
+    gamma = plan.objective.gamma
+    weights = "rows weighed by D-PACE" if gamma is None else f"weights fall with gamma {gamma:g}"
     tokens = f"{counted(story.answer_tokens, 'token')} of answers"
     given = f", {counted(story.given, 'answer')} given with the prompt, the others the target's own"
     tokens += given if story.given else " of the target"
@@ -101,7 +103,7 @@ Made with `splashlite train`. It changes the speed of its target, never its outp
   {", ".join(story.prompts)}.
 - {story.step:,} of {plan.steps:,} steps, {judged:,} blocks; {NAMES[plan.optimizer]}, rate {plan.rate:g}, seed {recipe.seed},
   {plan.dtype}.
-- Label: {label}; weights fall with gamma {plan.objective.gamma:g}; {columns}.
+- Label: {label}; {weights}; {columns}.
 
 ## How good it is
 

@@ -237,7 +237,8 @@ def _begin(target: Target, tokenizer: Tokenizer, mixture: batches.Mixture, begin
 
 def _plan(options: dict, drafter: Backbone, origin: str) -> Plan:
     block, selector = drafter.block_size, 1.0 if options["selector"] is None else options["selector"]
-    objective = Objective(options["gamma"] or gamma_for(block), options["soft"], selector)
+    gamma = None if options["dpace"] else options["gamma"] or gamma_for(block)
+    objective = Objective(gamma, options["soft"], selector)
     recipe = batches.Recipe(
         texts=options["texts"],
         anchors=options["anchors"],

@@ -96,6 +96,17 @@ def test_what_a_drafter_begins_from_is_said(tmp_path, answers, capsys, options, 
 
 
 @pytest.mark.slow
+def test_the_card_says_how_rows_were_weighed(tmp_path, answers):
+    cards = {}
+    for options in [("--gamma", "2.5"), ("--dpace",)]:
+        folder = tmp_path / options[0][2:]
+        assert train(folder, answers, "--steps", "1", "--random", *options) == 0
+        cards[options[0]] = (folder / "README.md").read_text()
+    assert "weights fall with gamma 2.5;" in cards["--gamma"]
+    assert "rows weighed by D-PACE;" in cards["--dpace"] and "gamma" not in cards["--dpace"]
+
+
+@pytest.mark.slow
 def test_a_run_goes_on_only_when_it_is_asked_to_and_the_same(tmp_path, answers, capsys):
     folder = tmp_path / "run"
     assert train(folder, answers, "--steps", "1") == 0
@@ -191,6 +202,7 @@ def test_a_drafter_is_trained_further_on_the_layers_it_reads(tmp_path, answers, 
         (["drafter", "out", "--data", ".", "--from", ".", "--layers", "2"], "--layers has no effect with --from"),
         (["drafter", "out", "--data", ".", "--kind", "dflash", "--rank", "8"], "--rank has no effect on --kind dflash"),
         (["drafter", "out", "--data", ".", "--random", "--copy", "1,2,3"], "--copy has no effect with --random"),
+        (["drafter", "out", "--data", ".", "--dpace", "--gamma", "3"], "--gamma has no effect with --dpace"),
         (["data", "out", "--taps", "1,99"], "ascending layers from 0 to 29, not 1,99\n"),
         (["data", "out", "--prompts", "nowhere.jsonl"], "nowhere.jsonl cannot be read: No such file or directory\n"),
     ],
