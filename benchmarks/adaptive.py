@@ -1,5 +1,4 @@
-"""Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, on
-every prompt class.
+"""Does the chosen width pay? Adaptive decoding against the best of plain decoding and every fixed width, by prompt class.
 
     python benchmarks/adaptive.py [--pair NAME] [--prompts 4] [--tokens N] [--minutes 25] [--json]
     python benchmarks/adaptive.py --scripted [--rates 30 60 90]
@@ -53,16 +52,16 @@ SCRIPTED_BOUND = 0.05
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pair", default=None)
+    parser.add_argument("--pair", default=None, help="a name, a drafter's repository or a folder [the demo pair]")
     parser.add_argument(
         "--prompts", type=int, default=4, help="of each class (the long document: half as many, with replies twice as long)"
     )
     parser.add_argument("--tokens", type=int, help="of a reply (64; 144 with --scripted, where the controller learns as it goes)")
     parser.add_argument("--minutes", type=float, default=25, help="no round is begun that would end later")
     parser.add_argument("--classes", nargs="+", help="only these")
-    parser.add_argument("--scripted", action="store_true")
+    parser.add_argument("--scripted", action="store_true", help="drafts of known quality: measured against predicted speed-up")
     parser.add_argument("--rates", type=int, nargs="+", default=[30, 60, 90], help="per cent of drafts that are right")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="everything that was found")
     options = parser.parse_args()
     options.tokens = options.tokens or (144 if options.scripted else 64)
     if options.tokens < 2 * SLICE:

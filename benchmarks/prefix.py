@@ -1,5 +1,4 @@
-"""How soon a prompt is answered that was read before: time to the first tokens, over that of a cold engine in
-the same run.
+"""How soon a prompt is answered that was read before: time to the first tokens, over a cold engine's in the same run.
 
     python benchmarks/prefix.py [--pair NAME] [--tokens 4000] [--rounds 3] [--json]
 

@@ -1,5 +1,4 @@
-"""What the server costs: its stream's speed and its first byte against the engine's own, in one run,
-interleaved.
+"""What the server costs: its stream's speed and its first byte against the engine's own, in one run, interleaved.
 
     python benchmarks/server.py [--pair NAME] [--tokens 64] [--rounds 7] [--width 4] [--json]
 

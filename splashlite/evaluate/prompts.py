@@ -41,7 +41,9 @@ def from_file(path: Path) -> list[Prompt]:
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as problem:
+    except OSError as problem:
+        raise UsageError(f"{path} cannot be read: {problem.strerror}") from None
+    except UnicodeDecodeError as problem:
         raise UsageError(f"{path} cannot be read as text: {problem}") from None
     numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
     if not numbered:

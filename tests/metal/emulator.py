@@ -67,7 +67,9 @@ def missing() -> str:
     """What the emulator lacks here, or nothing."""
     if sys.platform != "linux":
         return "the Metal emulator runs on Linux"
-    return "" if shutil.which("clang++") else "the Metal emulator needs clang++ (Debian: apt-get install clang)"
+    if not shutil.which("clang++") or not _sanitizers().is_absolute():
+        return "the Metal emulator needs clang++ with its sanitizers (Debian: apt-get install clang libclang-rt-dev)"
+    return ""
 
 
 def keep_builds_in(folder: Path) -> None:
@@ -236,9 +238,15 @@ def _runtime() -> list[str]:
             partial = path.with_suffix(f".{os.getpid()}")
             _compile(["-std=c++17", "-O2", "-Wall", "-c", str(DEVICE / name), "-o", str(partial)])
             partial.rename(path)
+    return [*map(str, objects), f"-Wl,-rpath,{_sanitizers().parent}"]
+
+
+@cache
+def _sanitizers() -> Path:
+    """Where clang++ keeps its sanitizers' library; a bare name where it has none."""
     library = f"libclang_rt.asan-{platform.machine()}.so"
     found = subprocess.run(["clang++", f"-print-file-name={library}"], capture_output=True, text=True, check=True)
-    return [*map(str, objects), f"-Wl,-rpath,{Path(found.stdout.strip()).parent}"]
+    return Path(found.stdout.strip())
 
 
 def _compile(arguments: list[str]) -> None:
