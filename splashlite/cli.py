@@ -23,7 +23,7 @@ from splashlite.agent.command import agent, env
 from splashlite.chat.settings import SETTINGS, Setting
 from splashlite.errors import SplashliteError, UsageError
 from splashlite.evaluate.command import bench
-from splashlite.options import half_options, load, load_options, names_of_pairs
+from splashlite.options import check_names, half_options, load, load_options, names_of_pairs
 from splashlite.server.command import serve
 from splashlite.train.command import train
 from splashlite.version import __version__
@@ -101,6 +101,12 @@ def generate(pair, prompt, system, raw, as_json, settings, **halves):
     """
     from splashlite.chat import once
 
+    try:
+        check_names(pair, halves["target"], halves["drafter"])
+    except UsageError as problem:
+        if pair is None or prompt is not None:
+            raise
+        raise UsageError(f"{problem}; {pair!r} was read as the PAIR: a prompt is given with --prompt") from None
     text = once.read_prompt(prompt)
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
@@ -138,6 +144,7 @@ def chat(pair, system, files, think, settings, **halves):
         from splashlite.chat import repl
 
         return repl.run(loader, conversation, settings, thinks)
+    check_names(pair, halves["target"], halves["drafter"])
     conversation.ask(once.read_prompt(None, conversation.document))
     template = {} if thinks is None else {"enable_thinking": thinks}
     once.answer(loader, conversation, template, **settings)

@@ -60,6 +60,13 @@ def load(pair, progress, *, target, drafter, draft_bits, context, max_memory, ca
         )
 
 
+def check_names(pair, target, drafter) -> None:
+    """Raise what is wrong with the names of a pair and its halves, before a prompt is waited for."""
+    from splashlite.pairs.resolve import resolve
+
+    resolve(pair, target=target, drafter=drafter)
+
+
 def _weight_bytes(pair) -> int | None:
     """What the weights will take in memory."""
     from splashlite.shelf import stock

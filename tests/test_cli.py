@@ -141,6 +141,17 @@ def test_an_unknown_pair_is_named_with_what_is_near(capsys):
     assert code == 2 and "did you mean qwen3.8-27b?" in err and len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["generate", "hello"], "'hello' was read as the PAIR: a prompt is given with --prompt"),
+    (["generate", "smollm"], "did you mean smollm2-135m?"),
+    (["chat", "smollm"], "did you mean smollm2-135m?"),
+])  # fmt: skip
+def test_a_wrong_name_is_said_before_a_prompt_is_read(capsys, monkeypatch, arguments, says):
+    monkeypatch.setattr("splashlite.chat.once.read_prompt", lambda *given: pytest.fail("standard input was read"))
+    code, _, err = run(capsys, *arguments)
+    assert code == 2 and says in err and len(err.splitlines()) == 1
+
+
 def test_pairs_are_completed():
     from click.shell_completion import ShellComplete
 

@@ -7,6 +7,7 @@ from splashlite.evaluate.agree import parting
 
 ASKED = "Explain step by step why the sky is blue during the day and red in the evening."
 TOKENS = 64
+ADVICE = "the drafter cost more than it brought just now: look again while nothing else runs; if it stays so, --speculative off"
 
 
 def kernels(engine) -> Finding:
@@ -57,7 +58,7 @@ def _speed(plain, chosen) -> Finding:
         f"{width:.1f} rows per cycle, speculation {chosen.speculation}"
     )
     if ratio < 0.9:
-        return Finding("speed", WARNING, what, "the drafter costs more than it brings here: --speculative off")
+        return Finding("speed", WARNING, what, ADVICE)
     return Finding("speed", FINE, what)
 
 

@@ -4,15 +4,19 @@ import json
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from splashlite.chat.numbers import counted
 from splashlite.evaluate import numbers, table
 from splashlite.evaluate import plot as picture
 from splashlite.evaluate.machine import Load, facts
 from splashlite.evaluate.measure import Bench
 from splashlite.evaluate.prompts import encoded, from_file, shipped
+
+PAUSE_S = 60  # between two lines of progress where there is no terminal
 
 
 def bench(
@@ -46,14 +50,10 @@ def bench(
 def measure(engine, prompts, watch: Load, progress: Progress, tokens: int, flags: dict, source: str) -> dict:
     """Run the benchmark on a loaded engine; the result as `--json` prints it."""
     asked, notes = encoded(engine, prompts, tokens)
-    task = progress.add_task("measuring", total=None)
-
-    def heard(words: str) -> None:
-        watch.sample()
-        progress.update(task, description=words, advance=1)
-
-    runner = Bench(engine, tokens=tokens, widths=flags["widths"], heard=heard)
-    progress.update(task, total=runner.replies(len(asked)))
+    runner = Bench(engine, tokens=tokens, widths=flags["widths"])
+    replies = runner.replies(len(asked))
+    progress.console.print(f"{counted(len(asked), 'prompt')}, {replies:,} replies of at most {tokens} tokens")
+    runner.heard = teller(progress, progress.add_task("measuring", total=replies), watch)
     first, measured = runner.run(asked)
     watch.sample()
     return {
@@ -85,6 +85,22 @@ def by_class(measured, first, block_size: int) -> list[dict]:
         )
         for kind in kinds
     ]
+
+
+def teller(progress: Progress, task, watch: Load):
+    """heard(words) before every reply: the bar moves; where there is no terminal, a line now and then says how far it is."""
+    told = monotonic()
+
+    def heard(words: str) -> None:
+        nonlocal told
+        watch.sample()
+        progress.update(task, description=words, advance=1)
+        if not progress.console.is_interactive and monotonic() - told >= PAUSE_S:
+            told = monotonic()
+            now = progress.tasks[progress.task_ids.index(task)]
+            progress.console.print(f"{now.completed:.0f} of {now.total:.0f} replies: {words}")
+
+    return heard
 
 
 @contextmanager

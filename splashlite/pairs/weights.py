@@ -41,7 +41,8 @@ def read_config(folder: Path) -> dict:
     mlx-lm to import some, is refused by name."""
     folder = Path(folder)
     if not folder.is_dir():
-        raise SplashliteError(f"{folder} is not a folder: give a model folder with config.json and safetensors weights")
+        wrong = "is not a folder" if folder.exists() else "does not exist"
+        raise SplashliteError(f"{folder} {wrong}: give a model folder with config.json and safetensors weights")
     config = read_json(folder / "config.json")
     if config.get("model_file") is not None:
         raise SplashliteError(

@@ -169,7 +169,7 @@ def main():
             raise SplashliteError("the folder broken does not exist: give a pair's name, a repo id or a folder")
         return Engine(delay=delay, thinks=pair == "thinker")
 
-    cli.load = load
+    cli.load, cli.check_names = load, lambda *names: None
     sys.exit(cli.run(sys.argv[3:]))
 
 

@@ -178,6 +178,22 @@ def test_json_is_the_whole_result(engine, capsys, tmp_path):
     assert found["options"]["source"].endswith("letters.txt") and len(found["costs"]["cycle_ms"]) == 8
 
 
+def test_without_a_terminal_lines_say_what_is_measured_and_how_far_it_is(engine, capsys, tmp_path, monkeypatch):
+    clock = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(run, "monotonic", lambda: next(clock))
+    (tmp_path / "one.txt").write_text("Write to my aunt.\n")
+    flags = {"quick": False, "widths": False}
+    code = run.bench(
+        lambda progress: engine, source=tmp_path / "one.txt", most=None, tokens=16, as_json=True, plot=None, flags=flags
+    )
+    out, err = capsys.readouterr()
+    assert code == 0 and json.loads(out)
+    first, *later = err.split("\n")[:6]
+    assert first == "1 prompt, 16 replies of at most 16 tokens"
+    assert later[0] == "3 of 16 replies: warming up" and err.count(" of 16 replies: ") == 5  # once in sixty seconds
+    assert all(line.startswith(f"{3 * at} of 16 replies: ") for at, line in enumerate(later, start=1))
+
+
 def test_a_fault_is_shown_instead_of_a_speedup_and_ends_with_1(capsys, tmp_path):
     engine = toys.words(tmp_path, context=256)
     engine.target.__class__ = Careless

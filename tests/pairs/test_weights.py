@@ -93,5 +93,8 @@ def test_a_config_that_is_no_object_is_refused(folder, content):
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(SplashliteError, match="not a folder"):
+    with pytest.raises(SplashliteError, match="nowhere does not exist: give a model folder"):
         read_config(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SplashliteError, match="file is not a folder: give a model folder"):
+        read_config(tmp_path / "file")
