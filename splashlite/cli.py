@@ -101,17 +101,23 @@ def generate(pair, prompt, system, raw, as_json, settings, **halves):
     """
     from splashlite.chat import once
 
-    try:
-        check_names(pair, halves["target"], halves["drafter"])
-    except UsageError as problem:
-        if pair is None or prompt is not None:
-            raise
-        raise UsageError(f"{problem}; {pair!r} was read as the PAIR: a prompt is given with --prompt") from None
+    if prompt is None:
+        _check_before_reading(pair, halves)
     text = once.read_prompt(prompt)
     messages = [{"role": "system", "content": system}] if system else []
     messages.append({"role": "user", "content": text})
     settings.setdefault("max_tokens", 256)
     once.generate(partial(load, pair, **halves), text if raw else messages, as_json=as_json, **settings)
+
+
+def _check_before_reading(pair, halves: dict) -> None:
+    """Say what is wrong with the names before a prompt is waited for, and that a prompt is not given as PAIR."""
+    try:
+        check_names(pair, halves["target"], halves["drafter"])
+    except UsageError as problem:
+        if pair is None:
+            raise
+        raise UsageError(f"{problem}; {pair!r} was read as the PAIR: a prompt is given with --prompt") from None
 
 
 @splashlite.command()

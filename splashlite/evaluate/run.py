@@ -53,7 +53,7 @@ def measure(engine, prompts, watch: Load, progress: Progress, tokens: int, flags
     runner = Bench(engine, tokens=tokens, widths=flags["widths"])
     replies = runner.replies(len(asked))
     progress.console.print(f"{counted(len(asked), 'prompt')}, {replies:,} replies of at most {tokens} tokens")
-    runner.heard = teller(progress, progress.add_task("measuring", total=replies), watch)
+    runner.heard = teller(progress, replies, watch)
     first, measured = runner.run(asked)
     watch.sample()
     return {
@@ -87,18 +87,19 @@ def by_class(measured, first, block_size: int) -> list[dict]:
     ]
 
 
-def teller(progress: Progress, task, watch: Load):
+def teller(progress: Progress, replies: int, watch: Load):
     """heard(words) before every reply: the bar moves; where there is no terminal, a line now and then says how far it is."""
-    told = monotonic()
+    task = progress.add_task("measuring", total=replies)
+    told, done = monotonic(), 0
 
     def heard(words: str) -> None:
-        nonlocal told
+        nonlocal told, done
         watch.sample()
+        done += 1
         progress.update(task, description=words, advance=1)
         if not progress.console.is_interactive and monotonic() - told >= PAUSE_S:
             told = monotonic()
-            now = progress.tasks[progress.task_ids.index(task)]
-            progress.console.print(f"{now.completed:.0f} of {now.total:.0f} replies: {words}")
+            progress.console.print(f"{done} of {replies:,} replies: {words}")
 
     return heard
 
