@@ -65,7 +65,7 @@ def _load() -> None:
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Each product on the thread that asks for it, for when several threads compute products of their own."""
-    before = _loaded.openblas_get_num_threads() if _loaded is not None else 0
+    before = threads()
     if before:
         _loaded.openblas_set_num_threads(1)
     try:
@@ -73,6 +73,11 @@ def one_thread() -> Iterator[None]:
     finally:
         if before:
             _loaded.openblas_set_num_threads(before)
+
+
+def threads() -> int:
+    """How many threads OpenBLAS divides a product among; 0 where it is not what computes."""
+    return _loaded.openblas_get_num_threads() if _loaded is not None else 0
 
 
 def found() -> str:

@@ -31,7 +31,7 @@ def load_drafter(folder: Path, *, dtype: mx.Dtype, draft_bits: int | None = None
     drafter.load_weights([(name, array.astype(dtype)) for name, array in weights.items()], strict=True)
     if draft_bits:
         nn.quantize(drafter, group_size=GROUP_SIZE, bits=draft_bits, class_predicate=_quantizable)
-        kernels.use_quantized_rows(drafter)
+    kernels.use_block_linears(drafter)
     drafter.eval()
     mx.eval(drafter.parameters())
     return drafter

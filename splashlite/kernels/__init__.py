@@ -2,7 +2,7 @@
 
 from splashlite.kernels.backend import choice, forced, install_runner
 from splashlite.kernels.conv import dynamic_conv, dynamic_conv_add, dynamic_conv_add_norm
-from splashlite.kernels.linear import use_quantized_rows
+from splashlite.kernels.linear import use_block_linears
 from splashlite.kernels.recurrence import gated_delta
 from splashlite.kernels.rows import quantized_rows
 from splashlite.kernels.topk import argmax, top_k
@@ -20,5 +20,5 @@ __all__ = [
     "quantized_rows",
     "selector_walk",
     "top_k",
-    "use_quantized_rows",
+    "use_block_linears",
 ]

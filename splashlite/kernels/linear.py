@@ -1,12 +1,13 @@
-"""Quantized linear layers that multiply a block of rows by reading every weight once."""
+"""Linear layers that multiply a block of rows by reading every weight once."""
 
 import mlx.core as mx
 import mlx.nn as nn
 
+from splashlite import blas
 from splashlite.kernels.rows import quantized_rows
 
 
-class BlockLinear(nn.QuantizedLinear):
+class QuantizedBlockLinear(nn.QuantizedLinear):
     """mlx's quantized linear layer, with `quantized_rows` for inputs of 2 to 16 rows."""
 
     def __call__(self, x: mx.array) -> mx.array:
@@ -21,16 +22,37 @@ class BlockLinear(nn.QuantizedLinear):
         return y + self.bias if "bias" in self else y
 
 
-def use_quantized_rows(model: nn.Module) -> int:
-    """Make every layer of `model` that `quantized_rows` can serve a BlockLinear, in place; returns how many there are.
+class TurnedLinear(nn.Linear):
+    """mlx's linear layer, with weights times rows instead of rows times weights for inputs of 2 or 3 rows, which OpenBLAS
+    computes sooner when it has several threads; of more rows only sometimes."""
 
-    Layers in another quantization (mode, bits, group size) stay as they are. Only these instances change, no class.
+    def __call__(self, x: mx.array) -> mx.array:
+        """x [..., K] -> [..., N]."""
+        rows = x.size // x.shape[-1]
+        if not 2 <= rows <= 3:
+            return super().__call__(x)
+        y = (self.weight @ x.reshape(rows, -1).T).T.reshape(*x.shape[:-1], -1)
+        return y + self.bias if "bias" in self else y
+
+
+def use_block_linears(model: nn.Module) -> int:
+    """Give every layer of `model` the product for a block of rows, in place; returns how many there are.
+
+    That is `quantized_rows` for the quantizations that it serves (others stay as they are), and weights times rows where
+    OpenBLAS computes on several threads. Only these instances change, no class.
     """
-    layers = [layer for _, layer in model.named_modules() if type(layer) is nn.QuantizedLinear and _served(layer)]
-    for layer in layers:
-        layer.__class__ = BlockLinear
-    return len(layers)
+    changed = 0
+    for _, layer in model.named_modules():
+        kind = _kind(layer)
+        if kind is not type(layer):
+            layer.__class__ = kind
+            changed += 1
+    return changed
 
 
-def _served(layer: nn.QuantizedLinear) -> bool:
-    return layer.mode == "affine" and layer.bits in (4, 8) and layer.group_size in (32, 64)
+def _kind(layer: nn.Module) -> type:
+    if type(layer) is nn.Linear and layer.weight.dtype == mx.float32 and mx.default_device() == mx.cpu and blas.threads() > 1:
+        return TurnedLinear
+    if type(layer) is nn.QuantizedLinear and layer.mode == "affine" and layer.bits in (4, 8) and layer.group_size in (32, 64):
+        return QuantizedBlockLinear
+    return type(layer)

@@ -156,7 +156,7 @@ def narrowed(stack: Stack, ids: mx.array) -> nn.Module:
     else:
         layer = nn.Linear(width, ids.size, bias=False)
     layer.update({name: head[name][ids] for name in ("weight", "scales", "biases", "bias") if name in head})
-    kernels.use_quantized_rows(layer)
+    kernels.use_block_linears(layer)
     return layer
 
 

@@ -46,7 +46,7 @@ def load_target(path: Path, *, dtype: str | mx.Dtype | None = None) -> tuple[nn.
         wanted = wanted or (mx.float32 if on_cpu() else None)
         if wanted is not None:
             _cast(model, wanted)
-    kernels.use_quantized_rows(model)
+    kernels.use_block_linears(model)
     model.eval()
     return model, config
 

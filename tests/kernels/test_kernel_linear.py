@@ -1,10 +1,10 @@
-"""Quantized linear layers that run blocks through quantized_rows."""
+"""Linear layers that multiply a block of rows: quantized ones through quantized_rows, others turned for OpenBLAS."""
 
 import mlx.core as mx
 import mlx.nn as nn
 import pytest
 
-from splashlite import kernels
+from splashlite import blas, kernels
 from splashlite.kernels import linear
 
 
@@ -26,7 +26,7 @@ def test_blocks_go_through_the_kernel_and_nothing_changes(model, shape, monkeypa
     monkeypatch.setattr(
         linear, "quantized_rows", lambda *a, **k: calls.append(a[0].shape) or kernels.quantized_rows(*a, **k)
     )
-    assert kernels.use_quantized_rows(model) == 3
+    assert kernels.use_block_linears(model) == 3
     with kernels.forced("reference"):
         y = model(x)
     assert y.shape == expected.shape and mx.allclose(y, expected, atol=1e-5)
@@ -39,14 +39,37 @@ def test_blocks_go_through_the_kernel_and_nothing_changes(model, shape, monkeypa
     [{"group_size": 128, "bits": 4}, {"group_size": 64, "bits": 6}, {"mode": "mxfp4", "bits": 4, "group_size": 32}],
     ids=str,
 )
-def test_other_quantizations_stay_as_they_are(options):
+def test_other_quantizations_stay_as_they_are(options, monkeypatch):
+    monkeypatch.setattr(blas, "threads", lambda: 0)
     model = nn.Sequential(nn.Linear(128, 64), nn.Linear(64, 128))
     nn.quantize(model, class_predicate=lambda _, layer: layer.weight.shape[1] == 128, **options)
-    assert kernels.use_quantized_rows(model) == 0
+    assert kernels.use_block_linears(model) == 0
     model(mx.zeros((4, 128)))
 
 
 def test_only_the_instances_change(model):
-    kernels.use_quantized_rows(model)
+    kernels.use_block_linears(model)
     assert type(nn.QuantizedLinear(64, 64)) is nn.QuantizedLinear
-    assert kernels.use_quantized_rows(model) == 0
+    assert kernels.use_block_linears(model) == 0
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 128), (1, 2, 128), (1, 8, 128), (2, 3, 128), (1, 9, 128), (5, 128), (128,)], ids=str
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_weights_times_rows_is_the_same_product(shape, bias, monkeypatch):
+    mx.random.seed(1)
+    layer, x = nn.Linear(128, 96, bias), mx.random.normal(shape)
+    expected = layer(x)
+    monkeypatch.setattr(blas, "threads", lambda: 2)
+    assert kernels.use_block_linears(layer) == 1 and kernels.use_block_linears(layer) == 0
+    turned = layer(x)
+    assert turned.shape == expected.shape and mx.allclose(turned, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads, dtype", [(0, mx.float32), (1, mx.float32), (2, mx.bfloat16)])
+def test_products_are_turned_only_for_several_threads_of_openblas(threads, dtype, monkeypatch):
+    layer = nn.Linear(128, 96)
+    layer.set_dtype(dtype)
+    monkeypatch.setattr(blas, "threads", lambda: threads)
+    assert kernels.use_block_linears(layer) == 0 and type(layer) is nn.Linear

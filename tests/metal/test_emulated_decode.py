@@ -73,7 +73,7 @@ def test_a_quantized_target_verifies_its_blocks_on_the_metal_sources(pair, launc
     model = tiny.make_model("wide_hybrid")
     del tiny.FAMILIES["wide_hybrid"]
     nn.quantize(model, 32, 4)
-    assert kernels.use_quantized_rows(model) > 20
+    assert kernels.use_block_linears(model) > 20
     quantized = Target(model, WIDE, target.taps)
     with kernels.forced("reference"):
         expected = reply((quantized, drafter), 3, temperature=0.0)
