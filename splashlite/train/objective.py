@@ -2,8 +2,8 @@
 
 Rows 1 .. n of a block are judged, row k with weight exp(-(k - 1) / gamma) (DFlash; NVIDIA NeMo Automodel uses gamma 7, 5 and
 4 for blocks of 16, 10 and 8), or by what the row is worth to the block at hand (D-PACE). A row's target is the true token,
-the target model's own distribution at that place, or a mixture. DFlash 2 adds the selector's cross-entropy over each row's best k tokens, given the true predecessor, where the
-truth is among them (`dflash2_core.py`).
+the target model's own distribution at that place, or a mixture. DFlash 2 adds the selector's cross-entropy over each row's
+best k tokens, given the true predecessor, where the truth is among them (`dflash2_core.py`).
 """
 
 from dataclasses import dataclass
