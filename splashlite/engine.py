@@ -115,7 +115,8 @@ def open_pair(
     costs = None
     if drafter is not None:
         files = (_sizes(target_path), _sizes(drafter_path), drafter.config, len(drafter.vocabulary or ()))
-        costs = cost.of(tapped, drafter, (*files, str(activation_dtype(model)), draft_bits, blas.found()), calibrate, progress)
+        computed = (str(activation_dtype(model)), draft_bits, blas.found(), blas.threads())
+        costs = cost.of(tapped, drafter, (*files, *computed), calibrate, progress)
     ends = tokenizer.eos_ids if tokenizer is not None else eos_ids(target_path, config)
     store = Store(planned.cache_bytes, Disk(fingerprint(tapped, drafter), disk_bytes) if disk_bytes else None)
     return Engine(

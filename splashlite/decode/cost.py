@@ -24,7 +24,7 @@ from splashlite.decode.sampling import Params, Sampler
 from splashlite.drafter.draft import Draft
 from splashlite.errors import UsageError
 
-FORMAT = 4
+FORMAT = 5
 CONTEXT = 256  # committed tokens during the measurement: wide blocks pay more for a long text than one row does
 ROUNDS = 12
 BUDGET_MS = 8000.0

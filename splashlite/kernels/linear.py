@@ -1,4 +1,4 @@
-"""Linear layers that multiply a block of rows by reading every weight once."""
+"""Linear layers with a product of their own for a block of a few rows."""
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -38,8 +38,8 @@ class TurnedLinear(nn.Linear):
 def use_block_linears(model: nn.Module) -> int:
     """Give every layer of `model` the product for a block of rows, in place; returns how many there are.
 
-    That is `quantized_rows` for the quantizations that it serves (others stay as they are), and weights times rows where
-    OpenBLAS computes on several threads. Only these instances change, no class.
+    That is `quantized_rows` for the quantizations that it serves, and weights times rows for float32 ones where OpenBLAS
+    computes on several threads; others stay as they are. Only these instances change, no class.
     """
     changed = 0
     for _, layer in model.named_modules():

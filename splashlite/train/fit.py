@@ -164,7 +164,10 @@ class Run:
         return accepted
 
     def _what(self) -> dict:
-        return asdict(self.plan) | {"data": self.mixture.about(), "drafter": asdict(self.drafter.config)}
+        plan = asdict(self.plan)
+        if self.plan.objective.gamma is None:
+            plan["objective"]["gamma"] = "none (--dpace)"
+        return plan | {"data": self.mixture.about(), "drafter": asdict(self.drafter.config)}
 
     def _log(self, record: dict) -> None:
         with (self.folder / LOG).open("a") as log:

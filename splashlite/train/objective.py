@@ -65,9 +65,13 @@ def losses(drafter: Backbone, target: Target, blocks: Blocks, objective: Objecti
     ]
     logits = among(drafter, target, rows, blocks.columns).astype(mx.float32)
     level = mx.logsumexp(logits if blocks.shares is None else logits + blocks.shares, axis=-1)
-    true = mx.take_along_axis(logits, blocks.labels[..., None], axis=-1)[..., 0]
-    weights = worth(mx.exp(true - level), blocks.valid) if objective.gamma is None else decay(objective.gamma, blocks.valid)
-    found = (1 - objective.soft) * true
+    if objective.gamma is None:
+        weights = worth(mx.exp(at(logits, blocks.labels) - level), blocks.valid)
+    else:
+        weights = decay(objective.gamma, blocks.valid)
+    found = mx.zeros_like(level)
+    if objective.soft < 1:
+        found = found + (1 - objective.soft) * at(logits, blocks.labels)
     if objective.soft > 0:
         chosen = mx.take_along_axis(logits, blocks.soft_ids, axis=-1)
         found = found + objective.soft * (mx.softmax(blocks.soft_logits, axis=-1) * chosen).sum(axis=-1)
@@ -78,6 +82,11 @@ def losses(drafter: Backbone, target: Target, blocks: Blocks, objective: Objecti
     return {"base": base, "selector": selector, "total": base + objective.selector * selector}
 
 
+def at(logits: mx.array, labels: mx.array) -> mx.array:
+    """The labels' own logits: [..., V'] and [...] -> [...]."""
+    return mx.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+
+
 def decay(gamma: float, valid: mx.array) -> mx.array:
     """A weight for each row, [S, A, n]: by its place alone."""
     return mx.exp(-mx.arange(valid.shape[-1]) / gamma) * valid
@@ -86,7 +95,8 @@ def decay(gamma: float, valid: mx.array) -> mx.array:
 def worth(confidence: mx.array, valid: mx.array) -> mx.array:
     """A weight for each row by how much of its block's expected acceptance depends on it (Wu et al. 2026, "D-PACE",
     arXiv 2605.18810, equations 7 and 8): w_j = sum over m >= j of the product over i <= m of c_i, where c is the
-    probability of the true token, smoothed. All [S, A, n]; no gradient goes through it."""
+    probability of the true token, smoothed. All [S, A, n]; no gradient goes through it. Losses are then means by these
+    weights, as by fixed ones; the paper divides by the number of blocks, a factor that a step with AdamW or Muon does not see."""
     smooth = (1 - SMOOTHING) * mx.stop_gradient(confidence) + SMOOTHING
     reached = mx.cumprod(smooth, axis=-1) * valid
     return mx.cumsum(reached, axis=-1, reverse=True) * valid

@@ -265,6 +265,7 @@ def test_another_run_is_not_resumed(tmp_path, made):
         ({"recipe": replace(PLAN.recipe, texts=2)}, "texts 8, not 2:"),
         ({"recipe": replace(PLAN.recipe, columns=512)}, "columns left out, not 512:"),
         ({"objective": replace(PLAN.objective, gamma=4.0)}, "gamma 3.0, not 4.0:"),
+        ({"objective": replace(PLAN.objective, gamma=None)}, r"gamma 3.0, not none \(--dpace\):"),
     ]:
         with pytest.raises(UsageError, match=f"holds a run with {says} ask for the same to resume it"):
             run_in(tmp_path, made, replace(PLAN, **changes), begin(made)[0]).resume()
