@@ -5,17 +5,22 @@ from pathlib import Path
 
 import pytest
 
-import splashlite
+from splashlite import blas
+from splashlite.engine import open_pair
 from splashlite.evaluate.agree import parting
+from splashlite.pairs.resolve import resolve
 
-PROMPTS = tomllib.loads((Path(splashlite.__file__).parent / "evaluate" / "prompts.toml").read_text())
+PROMPTS = tomllib.loads(Path(__file__).with_name("held_out.toml").read_text())
 CLASSES = ["code", "mathematics", "chat", "prose"]
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def engine():
-    return splashlite.load()
+    """As where OpenBLAS computes on several threads, which choose the product of a narrow block."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blas, "threads", lambda: 2)
+        return open_pair(resolve(None), calibrate="off")
 
 
 @pytest.mark.parametrize("kind", CLASSES)
@@ -32,7 +37,7 @@ def test_greedy_text_is_the_same_with_the_drafter(engine, kind, record_property)
             assert where.near_tie, f"{question!r} parts at token {where.index} with a gap of {where.gap:.2e} > {where.bound:.2e}"
         tokens, cycles = tokens + drafted.stats.completion_tokens, cycles + drafted.stats.cycles
     print(f"\n{kind}: acceptance length {tokens / cycles:.2f} over {cycles} cycles, {parted} of {len(PROMPTS[kind])} texts part at a near tie")
-    assert tokens / cycles > 1.6, "the drafter is hardly ever accepted"
+    assert tokens / cycles > 1.5, "the drafter is hardly ever accepted"
 
 
 def test_seeded_text_is_the_same_with_the_drafter(engine):
