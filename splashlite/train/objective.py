@@ -96,7 +96,7 @@ def worth(confidence: mx.array, valid: mx.array) -> mx.array:
     """A weight for each row by how much of its block's expected acceptance depends on it (Wu et al. 2026, "D-PACE",
     arXiv 2605.18810, equations 7 and 8): w_j = sum over m >= j of the product over i <= m of c_i, where c is the
     probability of the true token, smoothed. All [S, A, n]; no gradient goes through it. Losses are then means by these
-    weights, as by fixed ones; the paper divides by the number of blocks, a factor that a step with AdamW or Muon does not see."""
+    weights, as by fixed ones, where the paper divides by the number of blocks."""
     smooth = (1 - SMOOTHING) * mx.stop_gradient(confidence) + SMOOTHING
     reached = mx.cumprod(smooth, axis=-1) * valid
     return mx.cumsum(reached, axis=-1, reverse=True) * valid
