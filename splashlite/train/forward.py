@@ -89,8 +89,7 @@ def attended(attention: Attention, u: mx.array, context: mx.array, anchors: mx.a
 
     by_text = queries.reshape(S, A, shared, group, R, -1).transpose(0, 2, 3, 1, 4, 5)
     outside = by_text.reshape(S, shared, group * A * R, -1) @ text_keys.swapaxes(-1, -2)
-    blind = mx.where(seen, 0.0, -mx.inf).astype(outside.dtype)  # added: on a CPU choosing takes ten times as long
-    outside = outside.reshape(S, shared, group, A, R, L) + blind[:, None, None]
+    outside = mx.where(seen[:, None, None], outside.reshape(S, shared, group, A, R, L), -mx.inf)
     inside = queries.reshape(N, shared, group * R, -1) @ keys.swapaxes(-1, -2)
     inside = inside.reshape(S, A, shared, group, R, R).transpose(0, 2, 3, 1, 4, 5)
     if own is not None:
